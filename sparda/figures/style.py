@@ -31,7 +31,7 @@ def series(index: int) -> dict:
 
 
 def template():
-    """The plotly template of the workbench: transparent paper, quiet grid, legend below the plot."""
+    """The plotly template of the workbench: transparent paper, quiet grid, legend at the right."""
     import plotly.graph_objects as go
 
     axis = {
@@ -49,9 +49,9 @@ def template():
             "colorway": list(PALETTE),
             "xaxis": axis,
             "yaxis": axis,
-            "title": {"x": 0, "xref": "paper", "y": 0.97, "yref": "container", "yanchor": "top"},
+            "title": {"x": 0, "xref": "paper", "y": 0.95, "yref": "container", "yanchor": "top"},
             "margin": {"t": 96, "l": 64, "r": 24, "b": 64},
-            "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
+            "legend": {"x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"},
             "height": 440,
         }
     )
