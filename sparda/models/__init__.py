@@ -1,0 +1,1 @@
+"""Hugging Face decoders: ``load`` reads them, ``attach`` makes their attention sparse."""

@@ -1,0 +1,38 @@
+"""Who chooses the blocks? One file per answer; ``make`` finds them by name.
+
+>>> make("random", seed=3)
+Random(seed=3)
+>>> make("qurey")
+Traceback (most recent call last):
+ValueError: unknown selector 'qurey'; choose one of all, oracle, query, random, streaming
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from sparda.selectors.all import All
+from sparda.selectors.base import LayerView, Selector
+from sparda.selectors.oracle import Oracle
+from sparda.selectors.query import Query
+from sparda.selectors.random import Random
+from sparda.selectors.streaming import Streaming
+
+SELECTORS: dict[str, type[Selector]] = {c.name: c for c in (All, Query, Streaming, Random, Oracle)}
+
+__all__ = ["SELECTORS", "All", "LayerView", "Oracle", "Query", "Random", "Selector", "Streaming", "make"]
+
+
+def make(name: str | Selector, **options) -> Selector:
+    """Return a selector by name with its options; ValueError lists the names, TypeError the options."""
+    if isinstance(name, Selector):
+        if options:
+            raise TypeError(f"the selector is already made; set {sorted(options)} where you make it")
+        return name
+    if name not in SELECTORS:
+        raise ValueError(f"unknown selector {name!r}; choose one of {', '.join(sorted(SELECTORS))}")
+    known = list(inspect.signature(SELECTORS[name]).parameters)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise TypeError(f"selector {name!r} has no option {unknown}; it has {known or 'none'}")
+    return SELECTORS[name](**options)
