@@ -1,0 +1,72 @@
+"""The `sparda` command: reproduce, gallery, doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def _reproduce(options) -> int:
+    from sparda.reproduce import reproduce
+
+    return 1 if reproduce(options.chapter, options.profile, force=options.force, output=options.output) else 0
+
+
+def _gallery(options) -> int:
+    from sparda.figures import gallery
+    from sparda.provenance import ROOT
+
+    print(gallery.write(ROOT, ROOT / "figures"))
+    return 0
+
+
+def _doctor(options) -> int:
+    from sparda import doctor
+
+    print(doctor.report())
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and options."""
+    top = argparse.ArgumentParser(prog="sparda", description="Build and inspect the SparDA Workbench.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    build = commands.add_parser("reproduce", help="run chapters and rebuild their figures")
+    build.add_argument(
+        "chapter", nargs="*", metavar="CHAPTER", help="02, 02_gqa_selection or a figure's name"
+    )
+    build.add_argument("--profile", choices=("smoke", "cpu", "gpu"), default="cpu")
+    build.add_argument("--force", action="store_true", help="run what is up to date too")
+    build.add_argument(
+        "--output", metavar="DIR", help="default: figures/, and build/smoke/ for profile smoke"
+    )
+    build.set_defaults(run=_reproduce)
+    page = commands.add_parser("gallery", help="write figures/index.html from the figures that are there")
+    page.set_defaults(run=_gallery)
+    check = commands.add_parser("doctor", help="say what will and will not run on this machine")
+    check.set_defaults(run=_doctor)
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return the exit status: 0 done, 1 a chapter failed, 2 wrong input, 130 Ctrl-C."""
+    options = parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        print("\nsparda: stopped by Ctrl-C; what was built before is untouched", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        print(f"sparda: the package {error.name} is missing; run `make install`", file=sys.stderr)
+        return 2
+    except Exception as error:
+        from sparda.figures.catalogue import BuildError
+
+        if not isinstance(error, BuildError):
+            raise
+        print(f"sparda: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
