@@ -103,8 +103,9 @@ def _execute(chapter: Chapter, build: Build, staging: Path) -> None:
                 parameters=chapter.parameters(build.profile),
                 kernel_name="python3",
                 cwd=str(folder),
-                progress_bar={"desc": chapter.name, "leave": False},  # type: ignore[arg-type]
+                progress_bar={"desc": chapter.name, "leave": False, "disable": None},  # type: ignore[arg-type]
                 store_widget_state=False,  # one live figure would add 5 MB
+                extra_arguments=["--log-level=50"],  # else each kernel warns about its local sockets
             )
     except PapermillExecutionError as error:
         lines = [line for line in error.source.splitlines() if line.strip() and line.strip()[0] not in "#%"]

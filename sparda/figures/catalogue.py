@@ -179,7 +179,8 @@ def check_parameters(notebook: Path, wanted: dict) -> None:
 
 def check_machine(profile: str) -> None:
     """Refuse the gpu profile where there is no CUDA device."""
-    import torch
+    if profile == "gpu":
+        import torch
 
-    if profile == "gpu" and not torch.cuda.is_available():
-        raise BuildError("profile gpu needs a CUDA device and torch sees none; use --profile cpu")
+        if not torch.cuda.is_available():
+            raise BuildError("profile gpu needs a CUDA device and torch sees none; use --profile cpu")
