@@ -1,0 +1,231 @@
+"""Time kernels on the present GPU and keep the rows: shared by every benchmark.
+
+    sets = [make_inputs(seed) for seed in range(rotations(bytes_per_set))]
+    times = time_graph([lambda s=s: kernel(*s) for s in sets])
+    rows = [row("score_blocks", "b4_128k", "triton", times, n_bytes=..., flops=..., ceilings=ceilings)]
+    save(rows, topic="selection")
+
+Calls are captured in one CUDA graph and replayed: launch gaps stay small, as in a decode step. Each call gets
+its own inputs, together larger than the L2 cache, so that memory is measured and not the cache. The floor of
+a row is the larger of bytes over the copy rate and FLOPs over the matrix rate, both measured in the same
+process. Times are us, medians over replays.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from sparda import provenance
+
+DATA = provenance.ROOT / "data" / "measured"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds of one call: median, 10th and 90th percentile over replays."""
+
+    median_us: float
+    p10_us: float
+    p90_us: float
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates that this GPU reaches here and now: bytes/s (read plus written) and bf16 FLOP/s."""
+
+    bytes_per_s: float
+    flop_per_s: float
+
+    def floor_us(self, n_bytes: float, flops: float) -> float:
+        """Least time for this much work: the slower of moving the bytes and doing the arithmetic."""
+        return 1e6 * max(n_bytes / self.bytes_per_s, flops / self.flop_per_s)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured line of kernels.csv."""
+
+    kernel: str
+    case: str
+    backend: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    bytes: int
+    flops: int
+    floor_us: float
+    ratio_to_floor: float
+
+
+def need_cuda() -> torch.device:
+    """Return the current GPU, or leave with a message: a CPU timing is never stored."""
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a CUDA device; the committed results are in data/measured/")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def rotations(bytes_per_set: int, *, at_least: int = 2, at_most: int = 64) -> int:
+    """How many input sets together exceed three times the L2 cache."""
+    l2 = torch.cuda.get_device_properties(need_cuda()).L2_cache_size
+    return min(at_most, max(at_least, -(-3 * l2 // max(1, bytes_per_set))))
+
+
+def time_graph(
+    calls: Sequence[Callable[[], object]], *, replays: int = 40, budget_s: float = 2.0, warm_up: int = 2
+) -> Times:
+    """Capture the calls, one after the other, in one CUDA graph; replay it and divide by their number.
+
+    calls must not wait for the GPU. Replays are cut to about ``budget_s`` seconds, at least 5.
+    """
+    graph = capture(calls, warm_up=warm_up)
+    first = _elapsed_us(graph.replay)
+    count = int(min(replays, max(5, budget_s * 1e6 / max(first, 1.0))))
+    samples = torch.tensor([_elapsed_us(graph.replay) for _ in range(count)], dtype=torch.float64)
+    quantiles = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64)
+    return Times(*(samples / len(calls)).quantile(quantiles).tolist())
+
+
+def capture(calls: Sequence[Callable[[], object]], *, warm_up: int = 2) -> torch.cuda.CUDAGraph:
+    """Warm up (compile, load) on a side stream, then capture all calls in one graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(warm_up):
+            for call in calls:
+                call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def _elapsed_us(call: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return 1e3 * start.elapsed_time(end)
+
+
+@lru_cache(maxsize=1)
+def ceilings() -> Ceilings:
+    """Measure the copy rate (1 GiB, bytes read plus written) and the bf16 matrix rate (8192 cubed)."""
+    device = need_cuda()
+    source = torch.randint(0, 255, (2**30,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy = time_graph([lambda: target.copy_(source)], replays=15)
+    n = 8192
+    a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = time_graph([lambda: a @ b], replays=15)
+    return Ceilings(2 * 2**30 / (copy.median_us * 1e-6), 2 * n**3 / (product.median_us * 1e-6))
+
+
+def row(
+    kernel: str, case: str, backend: str, times: Times, *, n_bytes: int, flops: int = 0,
+    rates: Ceilings | None = None,
+) -> Row:  # fmt: skip
+    """Put a measurement beside its floor. n_bytes: fewest bytes to move, each input and output once."""
+    floor = (rates or ceilings()).floor_us(n_bytes, flops)
+    work = (int(n_bytes), int(flops), floor, times.median_us / floor if floor else float("nan"))
+    return Row(kernel, case, backend, times.median_us, times.p10_us, times.p90_us, *work)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print a short table."""
+    print(f"{'kernel':<26}{'case':<34}{'backend':<18}{'median us':>11}{'floor us':>10}{'ratio':>7}")
+    for r in rows:
+        print(
+            f"{r.kernel:<26}{r.case:<34}{r.backend:<18}{r.median_us:>11.2f}{r.floor_us:>10.2f}"
+            f"{r.ratio_to_floor:>7.2f}"
+        )
+
+
+def device_folder() -> str:
+    """Folder name of this GPU's results.
+
+    >>> _slug("NVIDIA H200"), _slug("NVIDIA GeForce RTX 4090")
+    ('nvidia-h200', 'nvidia-geforce-rtx-4090')
+    """
+    return _slug(torch.cuda.get_device_name(need_cuda()))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def save(rows: Sequence[Row], *, topic: str, folder: Path | None = None, about: dict | None = None) -> Path:
+    """Add the rows to kernels.csv (a row of the same kernel, case and backend is replaced) and its sidecar.
+
+    The sidecar kernels.json keeps, per topic, where its rows come from.
+    """
+    folder = folder or DATA / device_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path, sidecar = folder / "kernels.csv", folder / "kernels.json"
+    kept = {(r["kernel"], r["case"], r["backend"]): r for r in _read(path)}
+    kept |= {(r.kernel, r.case, r.backend): _printed(r) for r in rows}
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept[key] for key in sorted(kept))
+    runs = json.loads(sidecar.read_text(encoding="utf-8")) if sidecar.exists() else {}
+    runs[topic] = {"kernels": sorted({r.kernel for r in rows})} | (about or describe_run())
+    sidecar.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return path
+
+
+def _read(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _printed(r: Row) -> dict:
+    return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in asdict(r).items()}
+
+
+def describe_run() -> dict:
+    """Device, driver, versions, commit, command, date and ceilings of this process."""
+    rates = ceilings()
+    return {
+        "device": provenance.device(),
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+        "versions": provenance.versions(("torch", "triton", "numpy")),
+        "commit": provenance.commit(),
+        "command": "python -m " + _module() + "".join(" " + shlex.quote(a) for a in sys.argv[1:]),
+        "date": provenance.today(),
+        "copy_gb_per_s": round(rates.bytes_per_s / 1e9),
+        "bf16_tflop_per_s": round(rates.flop_per_s / 1e12),
+    }
+
+
+def _module() -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec else Path(sys.argv[0]).stem
+
+
+def _driver() -> str:
+    import subprocess
+
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
