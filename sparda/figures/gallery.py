@@ -40,7 +40,8 @@ function draw() {
   for (const data of document.querySelectorAll("script[type='application/json']")) {
     const fig = JSON.parse(data.textContent);
     fig.layout.font = {...fig.layout.font, color: ink};
-    Plotly.react(data.dataset.plot, fig.data, fig.layout, {responsive: true, displaylogo: false});
+    Plotly.react(data.dataset.plot, fig.data, fig.layout, {responsive: true, displaylogo: false,
+      modeBarButtonsToRemove: ["sendChartToCloud"]});
   }
 }
 draw(); dark.addEventListener("change", draw);
