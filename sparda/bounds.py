@@ -113,18 +113,20 @@ def decode_bound(
     batch: int,
     misses: float,
     rates: Rates = H200_RATES,
+    dtype_bytes: int = 2,
 ) -> DecodeBound:
-    """Modelled floor of one offloaded decode step (bf16), perfect overlap assumed.
+    """Modelled floor of one offloaded decode step, perfect overlap assumed; one dtype for everything.
 
     memory = step weights / weight rate + (compressed keys + selected K and V) / copy rate
     link   = (L - 1) * B * H * misses blocks / link rate
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    sizes = {"shape": shape, "sparsity": sparsity, "batch": batch}
+    sizes = {"shape": shape, "sparsity": sparsity, "batch": batch, "dtype_bytes": dtype_bytes}
     kv = compressed_key_bytes(n_tokens=n_tokens, **sizes) + selected_kv_bytes(n_tokens=n_tokens, **sizes)
-    weights = step_weight_bytes(shape=shape)
+    weights = step_weight_bytes(shape=shape, dtype_bytes=dtype_bytes)
     memory_s = transfer_seconds(n_bytes=weights, gb_per_s=rates.weights_gb_per_s)
     memory_s += transfer_seconds(n_bytes=kv, gb_per_s=rates.kv_gb_per_s)
-    link_s = transfer_seconds(n_bytes=miss_bytes(misses=misses, **sizes), gb_per_s=rates.link_gb_per_s)
+    moved = miss_bytes(misses=misses, **sizes)
+    link_s = transfer_seconds(n_bytes=moved, gb_per_s=rates.link_gb_per_s)
     return DecodeBound(batch, memory_s, link_s)
