@@ -1,0 +1,38 @@
+"""Links and commands of the pages that a newcomer reads first."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+PAGES = ("README.md", "CONTRIBUTING.md", "data/paper/README.md")
+
+
+def prose(text: str) -> str:
+    """The page without its fenced code."""
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_relative_link_leads_to_a_file(root, page):
+    text = prose((root / page).read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+    for link in links:
+        if not re.match(r"[a-z]+:|#", link):
+            assert ((root / page).parent / link.split("#")[0]).exists(), f"{page}: {link} does not exist"
+
+
+def test_every_make_target_that_is_named_exists(root):
+    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:`|^)make ([a-z]+)", text, re.MULTILINE))
+        assert named <= targets, f"{page} names {sorted(named - targets)}"
+
+
+def test_the_citation_file_is_complete(root):
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "license", "references"} <= set(citation)
+    assert "arXiv:2606.04511" in str(citation["references"])

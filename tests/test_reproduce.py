@@ -1,0 +1,291 @@
+"""The strict build, on a small repository made here: one chapter that works, others that fail on purpose."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("papermill")
+pytest.importorskip("plotly")
+
+from sparda import reproduce as build  # noqa: E402
+from sparda.figures import catalogue, gallery  # noqa: E402
+from sparda.figures.catalogue import BuildError  # noqa: E402
+
+PARAMETERS = 'n_tokens: int = 64\nlink_gb_per_s: float = 25.0\nprofile: str = "smoke"'
+FIGURE = """
+import pandas as pd, plotly.graph_objects as go
+from sparda.figures import publish, style
+table = pd.DataFrame({"x": [1, 2], "y": [n_tokens, link_gb_per_s]})
+fig = go.Figure(go.Scatter(x=table.x, y=table.y), layout={"title": {"text": "Tiny"}})
+publish("tiny", style.stamp(fig, "modelled", profile), table);
+"""
+GOOD = """
+chapters:
+  00_tiny.ipynb: {cpu: {n_tokens: 128}}
+tiny: {notebook: 00_tiny.ipynb, parameters: {link_gb_per_s: 50.0}, status: modelled, caption: C., alt: A.}
+"""
+
+
+def write_notebook(root, name, *cells):
+    code = [nbformat.v4.new_code_cell(cell.strip()) for cell in cells]
+    head = nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
+    title = nbformat.v4.new_markdown_cell(f"# The chapter {name}")
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = nbformat.v4.new_notebook(cells=[title, head, *code], metadata=kernel)
+    nbformat.write(notebook, root / "notebooks" / name)
+
+
+def write_catalogue(root, text):
+    (root / "figures" / "figures.yml").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    for room in ("notebooks", "figures", "sparda", "kernels"):
+        (tmp_path / room).mkdir()
+    write_notebook(tmp_path, "00_tiny.ipynb", FIGURE)
+    write_catalogue(tmp_path, GOOD)
+    monkeypatch.setattr(gallery, "find_browser", lambda: None)
+    return tmp_path
+
+
+def run(root, *chapters, **options):
+    return build.reproduce(list(chapters), options.pop("profile", "cpu"), root=root, **options)
+
+
+def fake_execute(monkeypatch, action=None):
+    """Replace the run of the notebook by writing its files at once, or by ``action(staging)``."""
+    runs = []
+
+    def execute(chapter, setup, staging):
+        runs.append(chapter.name)
+        (staging / chapter.notebook).write_text("{}")
+        if action:
+            action(staging)
+        drawn = {"data": [], "layout": {"meta": {"status": "modelled", "stamp": "modelled"}}}
+        (staging / "tiny.json").write_text(json.dumps(drawn))
+        (staging / "tiny.csv").write_text("x\n1\n")
+
+    monkeypatch.setattr(build, "_execute", execute)
+    return runs
+
+
+def test_a_chapter_becomes_figures_provenance_and_a_gallery(repository, capsys):
+    write_notebook(repository, "01_bad.ipynb", "# why\nraise ValueError('the sum is off')")
+    write_catalogue(repository, GOOD.replace("tiny:", "  01_bad.ipynb:\ntiny:", 1))
+    assert run(repository) == 1
+    figures = repository / "figures"
+    assert (figures / "tiny.csv").read_text() == "x,y\n1,128\n2,50\n"
+    record = json.loads((figures / "tiny.provenance.json").read_text())
+    assert record["parameters"] == {"profile": "cpu", "n_tokens": 128, "link_gb_per_s": 50.0}
+    assert record["command"] == "sparda reproduce 00_tiny --profile cpu"
+    assert {"date", "commit", "device", "versions", "inputs", "status", "name", "notebook"} <= set(record)
+    executed = figures / "chapters" / "00_tiny.ipynb"
+    assert executed.stat().st_size < 200_000
+    assert "widgets" not in json.loads(executed.read_text())["metadata"]
+    said = capsys.readouterr().err
+    assert "01_bad: FAILED: cell 3 (`raise ValueError('the sum is off')`) stopped with ValueError" in said
+    assert "the sum is off" in (figures / "failed" / "01_bad.ipynb").read_text()
+    page = (figures / "index.html").read_text()
+    assert "The chapter 00_tiny.ipynb" in page
+    assert "https://" not in page
+    assert (figures / "plotly.min.js").is_file()
+    assert not list((figures / ".state").glob("staging-*"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "complaint"),
+    [
+        (("n_tokens: 128", "n_token: 128"), "no parameter 'n_token'; did you mean n_tokens"),
+        (("n_tokens: 128", "n_tokens: 128.0"), "n_tokens: int, but figures.yml gives 128.0 (float)"),
+        (("link_gb_per_s: 50.0", "link_gb_per_s: 50"), "write it as float"),
+        (("link_gb_per_s: 50.0", "n_tokens: 3"), "give n_tokens one value"),
+        (("{cpu:", "{cpus:"), "unknown profile 'cpus'; did you mean cpu"),
+        (("alt: A.", "alt: A., colour: red"), "unknown key 'colour'"),
+        ((", alt: A.", ""), "alt is missing"),
+        (("status: modelled", "status: guessed"), "not one of measured, modelled, simulated"),
+        (("notebook: 00_tiny", "notebook: 00_tinny"), "did you mean 00_tiny.ipynb"),
+        (("  00_tiny", "  09_none.ipynb:\n  00_tiny"), "notebooks/09_none.ipynb does not exist"),
+        (("tiny: {", "Tiny!: {"), "small letters"),
+        (("status:", "inputs: [data/none.csv], status:"), "input data/none.csv does not exist"),
+        (("\ntiny: {", "\ntiny: {}\ntiny: {"), "stands there twice"),
+        (("chapters:", "chapter:"), "key `chapters`"),
+        (("tiny: {", "tiny: [{"), "not valid YAML"),
+    ],
+)
+def test_a_wrong_entry_stops_the_build_before_anything_runs(repository, monkeypatch, edit, complaint):
+    runs = fake_execute(monkeypatch)
+    assert edit[0] in GOOD
+    write_catalogue(repository, GOOD.replace(*edit))
+    with pytest.raises(BuildError) as stopped:
+        run(repository)
+    assert complaint in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+    assert runs == []
+
+
+@pytest.mark.parametrize("name", ["00", "00_tiny", "00_tiny.ipynb", "tiny"])
+def test_a_chapter_answers_to_its_number_its_name_and_its_figures(repository, name):
+    (chapter,) = catalogue.choose(catalogue.read(repository), [name])
+    assert chapter.name == "00_tiny"
+
+
+def test_an_unknown_chapter_is_refused_with_the_nearest_name(repository):
+    with pytest.raises(BuildError, match="did you mean 00_tiny"):
+        run(repository, "00_tinny")
+
+
+def test_the_gpu_profile_is_refused_without_a_gpu(repository, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(BuildError, match="use --profile cpu"):
+        run(repository, profile="gpu")
+
+
+def test_what_is_up_to_date_is_skipped_until_something_changes(repository, monkeypatch):
+    runs = fake_execute(monkeypatch)
+    changes = [
+        lambda: None,
+        lambda: (repository / "sparda" / "new.py").write_text("x = 1"),
+        lambda: (repository / "kernels" / "new.py").write_text("x = 1"),
+        lambda: write_notebook(repository, "00_tiny.ipynb", FIGURE, "x = 1"),
+        lambda: write_catalogue(repository, GOOD.replace("caption: C.", "caption: D.")),
+        lambda: (repository / "figures" / "tiny.csv").write_text("edited"),
+        lambda: (repository / "figures" / "tiny.json").unlink(),
+        lambda: monkeypatch.setattr(build.provenance, "versions", lambda: {"torch": "0"}),
+    ]
+    for count, change in enumerate(changes, start=1):
+        change()
+        assert run(repository) == 0
+        assert len(runs) == count
+        assert run(repository) == 0
+        assert len(runs) == count
+    assert run(repository, force=True) == 0
+    assert len(runs) == len(changes) + 1
+
+
+def test_a_changed_input_means_a_rebuild(repository, monkeypatch):
+    runs = fake_execute(monkeypatch)
+    (repository / "input.csv").write_text("1")
+    write_catalogue(repository, GOOD.replace("status:", "inputs: [input.csv], status:"))
+    for text, count in (("1", 1), ("1", 1), ("2", 2)):
+        (repository / "input.csv").write_text(text)
+        assert run(repository) == 0
+        assert len(runs) == count
+
+
+def test_the_smoke_profile_leaves_the_committed_figures_alone(repository, monkeypatch):
+    fake_execute(monkeypatch)
+    assert run(repository, profile="smoke") == 0
+    assert sorted(path.name for path in (repository / "figures").iterdir()) == ["figures.yml"]
+    assert (repository / "build" / "smoke" / "tiny.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("action", "complaint"),
+    [
+        (
+            lambda folder: (folder / "extra.json").write_text("{}"),
+            "extra, which figures.yml does not declare",
+        ),
+        (lambda folder: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")), "the disk is full"),
+        (lambda folder: (_ for _ in ()).throw(RuntimeError("the kernel died")), "the kernel died"),
+    ],
+)
+def test_a_failed_chapter_leaves_the_earlier_results_whole(
+    repository, monkeypatch, capsys, action, complaint
+):
+    fake_execute(monkeypatch)
+    assert run(repository) == 0
+    results = list((repository / "figures").glob("tiny.*"))
+    before = {path: path.read_bytes() for path in results}
+    fake_execute(monkeypatch, action)
+    assert run(repository, force=True) == 1
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert "untouched" in said
+    assert {path: path.read_bytes() for path in results} == before
+    assert not list((repository / "figures" / ".state").glob("staging-*"))
+
+
+def test_a_figure_that_is_never_published_fails_its_chapter(repository, monkeypatch, capsys):
+    fake_execute(monkeypatch)
+    more = "second: {notebook: 00_tiny.ipynb, status: modelled, caption: C., alt: A.}\n"
+    write_catalogue(repository, GOOD + more)
+    assert run(repository) == 1
+    assert "never published second" in capsys.readouterr().err
+
+
+def test_a_stamp_that_differs_from_the_declared_status_fails_its_chapter(repository, monkeypatch, capsys):
+    fake_execute(monkeypatch)
+    write_catalogue(repository, GOOD.replace("status: modelled", "status: measured"))
+    assert run(repository) == 1
+    assert "stamped modelled, but figures.yml says measured" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_inside_a_cell_is_named(repository, capsys):
+    write_notebook(repository, "00_tiny.ipynb", "raise OSError(28, 'No space left on device')")
+    assert run(repository) == 1
+    assert "the disk is full: free some space" in capsys.readouterr().err
+
+
+def test_a_browser_that_breaks_costs_only_the_pictures(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("kaleido")
+    (tmp_path / "tiny.json").write_text(json.dumps({"data": [], "layout": {}}))
+    monkeypatch.setattr(gallery, "find_browser", lambda: "/bin/false")
+    monkeypatch.setattr(gallery, "_pictures", broken_pictures)
+    gallery.draw_pngs(tmp_path)
+    assert "no PNG drawn: /bin/false failed (it crashed)" in capsys.readouterr().out
+
+
+async def broken_pictures(figures, browser):
+    raise RuntimeError("it crashed")
+
+
+@pytest.mark.browser
+def test_a_picture_is_drawn_where_a_browser_is_found(tmp_path):
+    pytest.importorskip("kaleido")
+    (tmp_path / "tiny.json").write_text(json.dumps({"data": [{"y": [1, 2]}], "layout": {}}))
+    gallery.draw_pngs(tmp_path)
+    assert (tmp_path / "tiny.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_text_from_the_catalogue_cannot_break_the_page(repository, monkeypatch):
+    fake_execute(monkeypatch)
+    write_catalogue(repository, GOOD.replace("caption: C.", "caption: a < b </script>"))
+    assert run(repository) == 0
+    assert "a &lt; b &lt;/script&gt;" in (repository / "figures" / "index.html").read_text()
+
+
+def test_ctrl_c_stops_with_one_sentence_and_leaves_the_earlier_results_whole(repository):
+    started = repository / "started"
+    write_notebook(
+        repository, "00_tiny.ipynb", f"import time\nopen({str(started)!r}, 'w').close()\ntime.sleep(60)"
+    )
+    (repository / "figures" / "tiny.json").write_text("earlier")
+    code = (
+        "import pathlib, sys, sparda.cli, sparda.provenance as p; "
+        "p.ROOT = pathlib.Path(sys.argv[1]); sys.exit(sparda.cli.main(['reproduce']))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(repository)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert said.strip() == "sparda: stopped by Ctrl-C; what was built before is untouched"
+    assert (repository / "figures" / "tiny.json").read_text() == "earlier"
+    assert not list((repository / "figures" / ".state").glob("staging-*"))
