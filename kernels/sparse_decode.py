@@ -1,0 +1,184 @@
+"""Attention of one new token over its selected slots, split over many programs (flash decoding).
+
+The slots of a layer are [B, H, C, 2 (K, V), S, d]: the keys and values of a block lie side by side. A program
+takes every n_splits-th selected slot of one (sequence, KV head), serves the G query heads of the group from
+one read of it, and leaves a partial result with its log-sum-exp; a second, tiny kernel merges them. Reading
+the slots once is the floor, so what counts is to have enough loads in flight on every SM.
+
+Reference: ``sparda.attention.block_attention`` on the blocks put back at their positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparda.attention import block_attention
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _split_kernel(
+    q, slots, slot_ids, block_ids, lengths, partial, lse, scale, n_slots, budget, n_splits, n_kv,
+    G: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    split = tl.program_id(0)
+    pair = tl.program_id(1)  # (sequence, KV head)
+    head = tl.arange(0, ROWS)  # padded: a matrix unit takes 16 rows
+    lane = tl.arange(0, D)
+    token = tl.arange(0, S)
+    length = tl.load(lengths + pair // n_kv).to(tl.int32)
+    rows = pair.to(tl.int64) * G + head  # rows of q and of the output
+    query = tl.load(q + rows[:, None] * D + lane[None, :], mask=head[:, None] < G, other=0.0)
+    top = tl.full([ROWS], -1e30, tl.float32)  # finite: a row without keys must not give inf - inf
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, D], tl.float32)
+    for i in tl.range(split, tl.minimum(budget, tl.cdiv(length, S)), n_splits):
+        slot = tl.load(slot_ids + pair * budget + i)
+        block = tl.load(block_ids + pair * budget + i)
+        real = (block * S + token < length) & (slot >= 0) & (block >= 0)
+        base = slots + (pair.to(tl.int64) * n_slots + slot) * (2 * S * D)
+        # rows after the last token were never written: zeros, because 0 * NaN is NaN
+        keys = tl.load(base + token[:, None] * D + lane[None, :], mask=real[:, None], other=0.0)
+        values = tl.load(base + S * D + token[:, None] * D + lane[None, :], mask=real[:, None], other=0.0)
+        logits = tl.dot(query, tl.trans(keys), input_precision=PRECISION) * scale
+        logits = tl.where(real[None, :], logits, float("-inf"))
+        new_top = tl.maximum(top, tl.max(logits, 1))
+        weight = tl.exp2(logits - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weight, 1)
+        acc = tl.dot(weight.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
+        top = new_top
+    seen = total > 0
+    total = tl.where(seen, total, 1.0)
+    place = (pair.to(tl.int64) * n_splits + split) * G + head
+    tl.store(lse + place, tl.where(seen, top + tl.log2(total), float("-inf")), mask=head < G)
+    tl.store(partial + place[:, None] * D + lane[None, :], acc / total[:, None], mask=head[:, None] < G)
+
+
+@triton.jit
+def _merge_kernel(partial, lse, out, n_splits, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
+    pair = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    split = tl.arange(0, SPLITS)
+    lane = tl.arange(0, D)
+    place = (pair * n_splits + split) * G + head
+    part = tl.load(lse + place, mask=split < n_splits, other=float("-inf"))
+    top = tl.max(part, 0)
+    weight = tl.exp2(part - tl.where(top > float("-inf"), top, 0.0))
+    total = tl.sum(weight, 0)
+    values = tl.load(partial + place[:, None] * D + lane[None, :], mask=split[:, None] < n_splits, other=0.0)
+    result = tl.sum(values * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(out + (pair * G + head) * D + lane, result.to(out.dtype.element_ty))
+
+
+@dataclass(frozen=True)
+class DecodeTiles:
+    """Launch shape of ``sparse_decode``; the defaults were measured on an H200."""
+
+    n_splits: int | None = None  # None: fill the SMs twice
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+def sparse_decode(
+    q: Tensor, slots: Tensor, slot_ids: Tensor, block_ids: Tensor, lengths: Tensor,
+    scale: float | None = None, *, out: Tensor | None = None, tiles: DecodeTiles = DecodeTiles(),
+) -> Tensor:  # fmt: skip
+    """Exact softmax attention of each sequence's last token over the tokens of its selected blocks.
+
+    q         : [B, H_q, d]          after RoPE, bf16, fp16 or fp32
+    slots     : [B, H, C, 2, S, d]   resident blocks, keys then values, same dtype
+    slot_ids  : [B, H, k] int32      slot of each selected block, -1 for none
+    block_ids : [B, H, k] int32      its block, ascending, min(k, ceil(length / S)) of them, then -1
+    lengths   : [B] int              tokens of each sequence, the new one included; 0 gives zeros
+    scale     : replaces 1 / sqrt(d)
+    returns   : [B, H_q, d] like q
+
+    ValueError, TypeError: shapes, dtypes, layout or ids that do not fit; ids are read on the CPU, and on a
+    GPU with SPARDA_CHECK=1.
+    """
+    where = backend.choose(q, slots, slot_ids, block_ids, lengths, out)
+    _check(q, slots, slot_ids, block_ids, lengths)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    out = torch.empty_like(q) if out is None else out
+    backend.expect("out", out, tuple(q.shape), q.dtype)
+    if where == "torch":
+        return out.copy_(_reference(q, slots, slot_ids, block_ids, lengths, scale))
+    return _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles)
+
+
+def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTiles) -> Tensor:
+    batch, n_kv, n_slots, _, size, dim = slots.shape
+    group, pairs, budget = q.shape[1] // n_kv, batch * n_kv, slot_ids.shape[2]
+    backend.expect_power_of_two(block_size=size, d=dim)
+    n_splits = tiles.n_splits or choose_splits(pairs, budget, backend.multiprocessors(q.device))
+    partial = q.new_empty(pairs, n_splits, group, dim, dtype=torch.float32)
+    lse = q.new_empty(pairs, n_splits, group, dtype=torch.float32)
+    precision = "ieee" if q.dtype is torch.float32 else "tf32"
+    _split_kernel[(n_splits, pairs)](
+        q, slots, slot_ids, block_ids, lengths, partial, lse, scale * LOG2_E, n_slots, budget, n_splits, n_kv,
+        G=group, ROWS=max(16, backend.next_power_of_two(group)), S=size, D=dim, PRECISION=precision,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    _merge_kernel[(pairs, group)](
+        partial, lse, out, n_splits, G=group, D=dim, SPLITS=backend.next_power_of_two(n_splits), num_warps=1
+    )
+    return out
+
+
+def choose_splits(pairs: int, budget: int, n_sms: int) -> int:
+    """Programs per (sequence, KV head): about two on every SM, and none much longer than the others.
+
+    >>> [choose_splits(2 * batch, 96, 132) for batch in (1, 8, 64)]
+    [96, 16, 2]
+    """
+    most = max(1, min(budget, 2 * n_sms // pairs))
+    return -(-budget // -(-budget // most))
+
+
+def _reference(q, slots, slot_ids, block_ids, lengths, scale) -> Tensor:
+    """Put the selected blocks back at their positions, then attend as the rule says."""
+    batch, n_kv, _, _, size, dim = slots.shape
+    used = (slot_ids >= 0) & (block_ids >= 0)
+    sequence, head, place = used.nonzero(as_tuple=True)
+    block, slot = block_ids[used].long(), slot_ids[used].long()
+    n_blocks = max(1, -(-int(lengths.max()) // size))
+    store = slots.new_zeros(2, batch, n_kv, n_blocks, size, dim)
+    store[:, sequence, head, block] = slots[sequence, head, slot].transpose(0, 1)
+    ids = block_ids.masked_fill(~used, -1)[:, :, None]  # [B, H, 1, k]
+    keys, values = store.flatten(3, 4)  # [B, H, N*S, d] each
+    position = lengths[:, None].long() - 1
+    attended = block_attention(
+        q[:, :, None], keys, values, ids.long(), position, block_size=size, scale=scale
+    )
+    return attended[:, :, 0].masked_fill(lengths[:, None, None] < 1, 0.0)
+
+
+def _check(q, slots, slot_ids, block_ids, lengths) -> None:
+    if slots.dim() != 6 or slots.shape[3] != 2:
+        raise ValueError(f"slots must be [B, H, C, 2 (K, V), S, d], got {list(slots.shape)}")
+    batch, n_kv, n_slots, _, size, dim = slots.shape
+    backend.expect("q", q, (batch, None, dim), backend.FLOATS)
+    backend.expect("slots", slots, tuple(slots.shape), q.dtype)
+    backend.expect("slot_ids", slot_ids, (batch, n_kv, None), torch.int32)
+    backend.expect("block_ids", block_ids, tuple(slot_ids.shape), torch.int32)
+    backend.expect("lengths", lengths, (batch,), (torch.int32, torch.int64))
+    if q.shape[1] % n_kv:
+        raise ValueError(f"{q.shape[1]} query heads cannot be grouped over {n_kv} KV heads")
+    if not backend.check_values(q):
+        return
+    if slot_ids.numel() and int(slot_ids.max()) >= n_slots:
+        raise ValueError(f"slot {int(slot_ids.max())} is out of range: the cache holds {n_slots} slots per head")
+    behind = block_ids.amax(dim=(1, 2)).long() * size >= lengths.clamp(min=1) if block_ids.numel() else None
+    if behind is not None and bool(behind.any()):
+        sequence = int(behind.nonzero()[0])
+        raise ValueError(
+            f"sequence {sequence} lists block {int(block_ids[sequence].max())}, which starts after its "
+            f"{int(lengths[sequence])} tokens; pass lengths that include the new token"
+        )
