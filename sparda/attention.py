@@ -15,13 +15,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sparda.blocks import block_mask
 
-# float32 elements that one temporary of a streamed step may hold (256 MiB)
+# a streamed step holds at most this many float32 elements per temporary (256 MiB), and this many queries, so
+# that early queries do not pay for keys that come after them
 STREAM_ELEMENTS = 2**26
+STREAM_QUERIES = 256
 
 
 def query_slices(n_queries: int, elements_per_query: int) -> Iterator[slice]:
     """Cut the query axis so that a temporary of ``elements_per_query`` each stays under the limit."""
-    step = max(1, STREAM_ELEMENTS // max(1, elements_per_query))
+    step = max(1, min(STREAM_QUERIES, STREAM_ELEMENTS // max(1, elements_per_query)))
     for start in range(0, n_queries, step):
         yield slice(start, min(start + step, n_queries))
 
@@ -34,11 +36,10 @@ def dense_attention(
     q [B, H_q, T_q, d], k and v [B, H, T, d], positions [B, T_q] -> [B, H_q, T_q, d]
     """
     out = torch.empty_like(q)
-    key_index = torch.arange(k.shape[2], device=q.device)
-    for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * k.shape[2]):
-        causal = key_index <= positions[:, None, part, None]  # [B, 1, t, T]
+    for part, seen in _causal_parts(q, k, positions):
+        causal = torch.arange(seen, device=q.device) <= positions[:, None, part, None]  # [B, 1, t, seen]
         out[:, :, part] = scaled_dot_product_attention(
-            q[:, :, part], k, v, attn_mask=causal, scale=scale, enable_gqa=True
+            q[:, :, part], k[:, :, :seen], v[:, :, :seen], attn_mask=causal, scale=scale, enable_gqa=True
         )
     return out
 
@@ -55,16 +56,15 @@ def block_attention(
     _check_ids(block_ids, k.shape[2], block_size)
     if q.shape[2] == 1:
         return _decode_step(q, k, v, block_ids, positions, block_size, scale)
-    group, n_tokens = q.shape[1] // k.shape[1], k.shape[2]
-    n_blocks = -(-n_tokens // block_size)
+    group, n_blocks = q.shape[1] // k.shape[1], -(-k.shape[2] // block_size)
     out = torch.empty_like(q)
-    key_index = torch.arange(n_tokens, device=q.device)
-    for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * n_tokens):
+    for part, seen in _causal_parts(q, k, positions):
         chosen = block_mask(block_ids[:, :, part], n_blocks)  # [B, H, t, N]
-        allowed = chosen.repeat_interleave(block_size, -1)[..., :n_tokens]  # [B, H, t, T]
-        allowed = allowed & (key_index <= positions[:, None, part, None])
+        allowed = chosen.repeat_interleave(block_size, -1)[..., :seen]  # [B, H, t, seen]
+        allowed = allowed & (torch.arange(seen, device=q.device) <= positions[:, None, part, None])
+        allowed = allowed.repeat_interleave(group, 1)  # [B, H_q, t, seen]
         out[:, :, part] = scaled_dot_product_attention(
-            q[:, :, part], k, v, attn_mask=allowed.repeat_interleave(group, 1), scale=scale, enable_gqa=True
+            q[:, :, part], k[:, :, :seen], v[:, :, :seen], attn_mask=allowed, scale=scale, enable_gqa=True
         )
     return out
 
@@ -78,17 +78,22 @@ def block_mass(
     """
     batch, n_kv, n_tokens, dim = k.shape
     group, n_blocks = q.shape[1] // n_kv, -(-n_tokens // block_size)
-    scale = dim**-0.5 if scale is None else scale
-    key_index = torch.arange(n_tokens, device=q.device)
-    mass = torch.empty(batch, n_kv, q.shape[2], n_blocks, device=q.device)
-    for part in query_slices(q.shape[2], batch * q.shape[1] * n_tokens):
+    mass = q.new_zeros(batch, n_kv, q.shape[2], n_blocks, dtype=torch.float32)
+    for part, seen in _causal_parts(q, k, positions):
         rows = q[:, :, part].float().reshape(batch, n_kv, group, -1, dim)  # [B, H, G, t, d]
-        logits = torch.einsum("bhgtd,bhsd->bhgts", rows, k.float()) * scale
-        future = key_index > positions[:, None, None, part, None]  # [B, 1, 1, t, T]
-        weights = logits.masked_fill_(future, float("-inf")).softmax(-1).mean(2)  # [B, H, t, T]
-        weights = torch.nn.functional.pad(weights, (0, n_blocks * block_size - n_tokens))
-        mass[:, :, part] = weights.unflatten(-1, (n_blocks, block_size)).sum(-1)
+        logits = torch.einsum("bhgtd,bhsd->bhgts", rows, k[:, :, :seen].float())
+        logits = logits * (dim**-0.5 if scale is None else scale)
+        future = torch.arange(seen, device=q.device) > positions[:, None, None, part, None]
+        weights = logits.masked_fill_(future, float("-inf")).softmax(-1).mean(2)  # [B, H, t, seen]
+        weights = torch.nn.functional.pad(weights, (0, -seen % block_size)).unflatten(-1, (-1, block_size))
+        mass[:, :, part, : weights.shape[-2]] = weights.sum(-1)
     return mass
+
+
+def _causal_parts(q: Tensor, k: Tensor, positions: Tensor) -> Iterator[tuple[slice, int]]:
+    """Parts of the query axis, each with the number of keys that its last query may see."""
+    for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * k.shape[2]):
+        yield part, min(k.shape[2], int(positions[:, part].max()) + 1)
 
 
 def _decode_step(q, k, v, block_ids, positions, block_size, scale):
