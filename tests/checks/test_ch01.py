@@ -9,11 +9,11 @@ from sparda.checks import ch01
 
 SOLVED = runpy.run_path(str(Path(__file__).parents[2] / "notebooks" / "solutions" / "01_kv_math.py"))
 SOLUTIONS = {
-    "ch01_ex1": SOLVED["bytes_per_token"],
-    "ch01_ex2": SOLVED["sequences_that_fit"],
-    "ch01_ex3": SOLVED["miss_seconds"],
-    "ch01_ex4": SOLVED["most_hidden_misses"],
-    "ch01_ex5": SOLVED["forecast_percent"],
+    "ch01_ex1": SOLVED["ex1_bytes_per_token"],
+    "ch01_ex2": SOLVED["ex2_sequences_that_fit"],
+    "ch01_ex3": SOLVED["ex3_miss_seconds"],
+    "ch01_ex4": SOLVED["ex4_most_hidden_misses"],
+    "ch01_ex5": SOLVED["ex5_forecast_percent"],
 }
 moved, share = SOLUTIONS["ch01_ex3"], SOLUTIONS["ch01_ex5"]
 
