@@ -1,0 +1,122 @@
+"""Force, then take the best blocks: the rule of ``blocks.select_blocks`` for one row of scores a program.
+
+No sort: scores become integers of the same order, a binary search over their 32 bits finds the value of the
+last block that fits the budget, and one prefix sum numbers what is taken. Equal scores go to the lower id.
+``topk_difference`` uses the same search.
+"""
+
+# pyright: reportIndexIssue=false
+from __future__ import annotations
+
+import torch
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
+from torch import Tensor
+
+from sparda import blocks
+from sparda.spec import Sparsity
+
+
+@triton.jit
+def order_key(score, block, own, INIT: tl.constexpr, LOCAL: tl.constexpr):
+    """An unsigned integer that sorts like the rule: 0 after the query's own block, the largest if forced."""
+    bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)  # -0.0 equals 0.0
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats sort the other way round
+    key = bits.to(tl.uint32, bitcast=True) ^ 0x80000000
+    forced = (block < INIT) | (block >= own - LOCAL)
+    return tl.where(block > own, 0, tl.where(forced, 0xFFFFFFFF, key)).to(tl.uint32)
+
+
+@triton.jit
+def last_key(key, wanted):
+    """The largest value that at least ``wanted`` keys reach."""
+    bound = tl.full((), 0, tl.uint32)
+    for step in tl.static_range(32):
+        trial = bound | (1 << (31 - step))
+        bound = tl.where(tl.sum((key >= trial).to(tl.int32)) >= wanted, trial, bound).to(tl.uint32)
+    return bound
+
+
+@triton.jit
+def take(key, wanted):
+    """Which keys are taken, how many were taken up to and with each, the bound, and the ties that fit."""
+    bound = last_key(key, wanted)
+    above = (key > bound).to(tl.int32)
+    tied = (key == bound).to(tl.int32)
+    room = wanted - tl.sum(above)
+    so_far = tl.cumsum(above * 65536 + tied, 0)  # both counts in one scan; N < 65536
+    ties = so_far & 65535
+    taken = (above > 0) | ((tied > 0) & (ties <= room))
+    return taken, (so_far >> 16) + tl.minimum(ties, room), bound
+
+
+@triton.jit
+def topk_kernel(
+    scores, positions, block_ids, n_queries, n_blocks, HEADS: tl.constexpr, S: tl.constexpr,
+    INIT: tl.constexpr, LOCAL: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, NP: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)  # (b*H + h)*T_q + query
+    query = row // n_queries // HEADS * n_queries + row % n_queries
+    own = tl.load(positions + query).to(tl.int32) // S
+    block = tl.arange(0, NP)
+    score = tl.load(scores + row * n_blocks + block, mask=block <= own, other=float("-inf"))
+    wanted = tl.minimum(K, own + 1)
+    taken, number, _ = take(order_key(score, block, own, INIT, LOCAL), wanted)
+    tl.store(block_ids + row * K + number - 1, block, mask=taken)
+    column = tl.arange(0, KP)
+    tl.store(block_ids + row * K + column, -1, mask=(column >= wanted) & (column < K))
+
+
+def select_topk(
+    block_scores: Tensor, positions: Tensor, sparsity: Sparsity, *, out: Tensor | None = None
+) -> Tensor:
+    """Choose the blocks of every query.
+
+    block_scores [B, H, T_q, N] float32, positions [B, T_q] int32 or int64
+    returns [B, H, T_q, k] int32 as ``blocks.select_blocks``: ascending ids, then -1
+    """
+    where = backend.choose(block_scores, positions, out)
+    backend.expect("block_scores", block_scores, (None, None, None, None), torch.float32)
+    batch, heads, n_queries, n_blocks = block_scores.shape
+    backend.expect("positions", positions, (batch, n_queries), (torch.int32, torch.int64))
+    check_rows(block_scores, positions, sparsity)
+    shape = (batch, heads, n_queries, sparsity.budget_blocks)
+    if out is None:
+        out = torch.empty(shape, dtype=torch.int32, device=block_scores.device)
+    backend.expect("out", out, shape, torch.int32)
+    if where == "torch":
+        return out.copy_(blocks.select_blocks(block_scores, positions.long(), sparsity))
+    padded = backend.next_power_of_two(n_blocks)
+    if out.numel():
+        topk_kernel[(batch * heads * n_queries,)](
+            block_scores, positions, out, n_queries, n_blocks, HEADS=heads, NP=padded,
+            **rule_constants(sparsity), num_warps=min(8, max(1, padded // ROW_ELEMENTS)),
+        )  # fmt: skip
+    return out
+
+
+ROW_ELEMENTS = 2048  # scores a warp; chosen by sparda.measure.selection on an H200
+
+
+def rule_constants(sparsity: Sparsity) -> dict[str, int]:
+    """The kernels' view of which blocks are forced, and of the budget."""
+    budget = sparsity.budget_blocks
+    padded = backend.next_power_of_two(budget)
+    names = {"S": sparsity.block_size, "INIT": sparsity.init_blocks, "LOCAL": sparsity.local_blocks}
+    return names | {"K": budget, "KP": padded}
+
+
+def check_rows(block_scores: Tensor, positions: Tensor, sparsity: Sparsity) -> None:
+    """Checks shared with ``topk_difference``."""
+    n_blocks = block_scores.shape[-1]
+    if not 1 <= n_blocks < 65536:
+        raise ValueError(f"block_scores cover {n_blocks} blocks; 1 to 65535 are possible")
+    if backend.check_values(positions) and positions.numel():
+        low, own = int(positions.min()), int(positions.max()) // sparsity.block_size
+        if low < 0 or own >= n_blocks:
+            raise ValueError(
+                f"positions from {low} on, up to block {own}, but only blocks 0..{n_blocks - 1} have scores; "
+                "pass scores of more blocks or correct the positions"
+            )
+        if torch.isnan(block_scores).any():
+            raise ValueError("block scores hold NaN; check the keys and queries that they came from")

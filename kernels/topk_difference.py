@@ -1,0 +1,150 @@
+"""One decode step's choice for a layer: top-k, what of it is resident, what must be copied, and the new maps.
+
+Reference: ``blocks.select_blocks`` then ``cache.difference``. One program per (sequence, KV head) does all of
+it on the GPU; only the compacted miss list leaves it, for ``gather_misses``. Whether a slot's block is still
+wanted is read off its score and the bound of the top-k, so that slots need no search. Misses of all heads
+share one list: each program reserves its part with one atomic add, and the last to come publishes the count
+and clears the counter for the next launch.
+"""
+
+# pyright: reportIndexIssue=false
+from __future__ import annotations
+
+import torch
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
+from sparda.kernels.select_topk import check_rows, order_key, rule_constants, take
+from torch import Tensor
+
+from sparda import blocks
+from sparda.cache import Selection, difference
+from sparda.spec import Sparsity
+
+
+@triton.jit
+def _free_slots(held, score, own, bound, last_tie, n_slots, slot, INIT: tl.constexpr, LOCAL: tl.constexpr):
+    """Slots whose block is not wanted, and their order: here ascending. A replacement policy goes here."""
+    key = order_key(score, held, own, INIT, LOCAL)
+    wanted = (held >= 0) & ((key > bound) | ((key == bound) & (held <= last_tie)))
+    free = (slot < n_slots) & (wanted == 0)
+    return free, tl.cumsum(free.to(tl.int32), 0) - 1
+
+
+@triton.jit
+def _reserve(ticket, count, n_misses):
+    """Reserve places in the shared list; the last program writes the total. Returns the first place."""
+    before = tl.atomic_add(ticket, n_misses.to(tl.int64) + (1 << 32), sem="relaxed")
+    start = (before & 0xFFFFFFFF).to(tl.int32)
+    last = (before >> 32) == tl.num_programs(0) - 1
+    tl.store(count, start + n_misses, mask=last)
+    tl.store(ticket, 0, mask=last)
+    return start
+
+
+@triton.jit
+def difference_kernel(
+    scores, positions, slot_block, block_slot, block_ids, slot_ids, tail_slot, src, dst, count, ticket,
+    scratch, n_blocks, n_slots, HEADS: tl.constexpr, S: tl.constexpr, INIT: tl.constexpr, LOCAL: tl.constexpr,
+    K: tl.constexpr, KP: tl.constexpr, NP: tl.constexpr, CP: tl.constexpr,
+):  # fmt: skip
+    bh = tl.program_id(0)
+    own = tl.load(positions + bh // HEADS).to(tl.int32) // S
+    scores += bh * n_blocks
+    block_slot += bh * n_blocks
+    slot_block += bh * n_slots
+    scratch += bh * n_slots
+    block, slot = tl.arange(0, NP), tl.arange(0, CP)
+    resident_at = tl.load(block_slot + block, mask=block <= own, other=-1)  # [NP]
+    held = tl.load(slot_block + slot, mask=slot < n_slots, other=-1)  # [CP]
+    held_score = tl.load(scores + held, mask=(held >= 0) & (held <= own), other=float("-inf"))
+    score = tl.load(scores + block, mask=block <= own, other=float("-inf"))
+
+    wanted = tl.minimum(K, own + 1)
+    taken, number, bound = take(order_key(score, block, own, INIT, LOCAL), wanted)
+    last_tie = tl.max(tl.where(taken & (order_key(score, block, own, INIT, LOCAL) == bound), block, -1))
+
+    # the n-th missing block takes the n-th free slot; the own block goes first
+    missing = taken & (resident_at < 0)
+    mine = missing & (block == own)
+    n_mine = tl.sum(mine.to(tl.int32))
+    turn = tl.where(mine, 0, tl.cumsum(missing.to(tl.int32), 0) - 1 + n_mine)  # own is the last of all
+    n_missing = tl.sum(missing.to(tl.int32))
+    free, place = _free_slots(held, held_score, own, bound, last_tie, n_slots, slot, INIT, LOCAL)
+    tl.store(scratch + place, slot, mask=free)
+    tl.store(block_slot + held, -1, mask=free & (place < n_missing) & (held >= 0))  # evicted
+    tl.debug_barrier()  # scratch is read by other threads than those that wrote it
+    new_slot = tl.load(scratch + turn, mask=missing, other=-1)
+    at = tl.where(missing, new_slot, resident_at)
+    tl.store(slot_block + new_slot, block, mask=missing)
+    tl.store(block_slot + block, new_slot, mask=missing)
+
+    column = bh * K + number - 1
+    tl.store(block_ids + column, block, mask=taken)
+    tl.store(slot_ids + column, at, mask=taken)
+    pad = tl.arange(0, KP)
+    tl.store(block_ids + bh * K + pad, -1, mask=(pad >= wanted) & (pad < K))
+    tl.store(slot_ids + bh * K + pad, -1, mask=(pad >= wanted) & (pad < K))
+    tl.store(tail_slot + bh + block * 0, at, mask=block == own)
+
+    start = _reserve(ticket, count, n_missing - n_mine)
+    copied = missing & (block != own)
+    tl.store(src + start + turn - n_mine, bh * n_blocks + block, mask=copied)
+    tl.store(dst + start + turn - n_mine, bh * n_slots + new_slot, mask=copied)
+
+
+def topk_difference(
+    block_scores: Tensor, positions: Tensor, slot_block: Tensor, block_slot: Tensor, sparsity: Sparsity, *,
+    out: Selection | None = None,
+) -> Selection:  # fmt: skip
+    """Choose the blocks of one decode step and place them.
+
+    block_scores [B, H, N] float32, positions [B]; slot_block [B, H, C] and block_slot [B, H, N] int32 change
+    in place; C must be at least k. ``out`` is reused between steps (``Selection.empty``): pass it when
+    capturing a CUDA graph.
+    """
+    where = backend.choose(block_scores, positions, slot_block, block_slot)
+    backend.expect("block_scores", block_scores, (None, None, None), torch.float32)
+    batch, heads, n_blocks = block_scores.shape
+    backend.expect("positions", positions, (batch,), (torch.int32, torch.int64))
+    backend.expect("slot_block", slot_block, (batch, heads, None), torch.int32)
+    backend.expect("block_slot", block_slot, (batch, heads, n_blocks), torch.int32)
+    n_slots, budget = slot_block.shape[-1], sparsity.budget_blocks
+    if n_slots < min(budget, n_blocks):
+        raise ValueError(f"{n_slots} slots cannot hold {budget} blocks; use at least k slots or lower k")
+    if batch * heads * max(n_blocks, n_slots) >= 2**31:
+        raise ValueError(
+            "B * H * N passes 2**31 runs, more than the int32 miss list can name; lower the batch"
+        )
+    check_rows(block_scores, positions, sparsity)
+    _check_maps(slot_block, block_slot)
+    if out is None:
+        out = Selection.empty(batch, heads, budget, n_slots, block_scores.device)
+    backend.expect("out.block_ids", out.block_ids, (batch, heads, budget), torch.int32)
+    backend.expect("out.scratch", out.scratch, (batch, heads, n_slots), torch.int32)
+    if where == "torch":
+        ids = blocks.select_blocks(block_scores[:, :, None], positions[:, None].long(), sparsity)[:, :, 0]
+        return difference(ids, positions, slot_block, block_slot, sparsity.block_size, out)
+    difference_kernel[(batch * heads,)](
+        block_scores, positions, slot_block, block_slot, out.block_ids, out.slot_ids, out.tail_slot, out.src,
+        out.dst, out.count, out.ticket, out.scratch, n_blocks, n_slots, HEADS=heads,
+        **rule_constants(sparsity), NP=backend.next_power_of_two(n_blocks),
+        CP=backend.next_power_of_two(n_slots), num_warps=WARPS,
+    )  # fmt: skip
+    return out
+
+
+WARPS = 4  # chosen by sparda.measure.selection on an H200
+
+
+def _check_maps(slot_block: Tensor, block_slot: Tensor) -> None:
+    """Maps must be each other's inverse: checked on the CPU, and on a GPU with SPARDA_CHECK=1."""
+    if not backend.check_values(slot_block):
+        return
+    n_blocks = block_slot.shape[-1]
+    if int(slot_block.max()) >= n_blocks:
+        raise ValueError(f"slot_block names block {int(slot_block.max())}, but there are {n_blocks} blocks")
+    slots = torch.arange(slot_block.shape[-1], device=slot_block.device).expand_as(slot_block)
+    back = block_slot.gather(-1, slot_block.clamp(min=0).long())
+    n_held = (slot_block >= 0).sum()
+    if ((slot_block >= 0) & (back != slots)).any() or (block_slot >= 0).sum() != n_held:
+        raise ValueError("slot_block and block_slot disagree; start both from cache.empty_maps")

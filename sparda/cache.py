@@ -1,0 +1,165 @@
+"""Resident slots: which block sits where, what must move, and where the new token goes.
+
+The plain rules, in torch and Python loops: the reference of the kernels ``topk_difference`` and
+``rope_append``, and the path that a CPU takes.
+
+Maps of one layer, int32: slot_block [B, H, C] names the block that a slot holds (-1: empty); block_slot
+[B, H, N] is its inverse (-1: not resident). Both change in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparda import blocks
+from sparda.spec import Sparsity
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What one selection step decides for a layer; buffers that a CUDA graph writes again and again.
+
+    block_ids : [B, H, k] int32, ascending, then -1
+    slot_ids  : [B, H, k] int32, the slot of each of those blocks, then -1
+    tail_slot : [B, H] int32, the slot of the block that is being written
+    src, dst  : [B*H*k] int32, the misses: run (b*H + h)*N + block of the host goes to run (b*H + h)*C + slot
+                of the slots; the first ``count`` entries are valid, the order between heads is free
+    count     : [1] int32
+    """
+
+    block_ids: Tensor
+    slot_ids: Tensor
+    tail_slot: Tensor
+    src: Tensor
+    dst: Tensor
+    count: Tensor
+    scratch: Tensor  # [B, H, C] int32, free slots in order
+    ticket: Tensor  # [1] int64, zero between launches
+
+    @classmethod
+    def empty(cls, batch: int, heads: int, budget: int, n_slots: int, device: torch.device) -> Selection:
+        """Allocate the buffers of a layer with C = n_slots."""
+
+        def ids(*shape: int) -> Tensor:
+            return torch.full(shape, -1, dtype=torch.int32, device=device)
+
+        return cls(
+            block_ids=ids(batch, heads, budget),
+            slot_ids=ids(batch, heads, budget),
+            tail_slot=ids(batch, heads),
+            src=ids(batch * heads * budget),
+            dst=ids(batch * heads * budget),
+            count=torch.zeros(1, dtype=torch.int32, device=device),
+            scratch=ids(batch, heads, n_slots),
+            ticket=torch.zeros(1, dtype=torch.int64, device=device),
+        )
+
+    def misses(self) -> list[tuple[int, int]]:
+        """The valid (src, dst) pairs in ascending order; waits for the GPU."""
+        n = int(self.count)
+        return sorted(zip(self.src[:n].tolist(), self.dst[:n].tolist(), strict=True))
+
+
+def empty_maps(batch: int, heads: int, n_slots: int, n_blocks: int, device=None) -> tuple[Tensor, Tensor]:
+    """slot_block [B, H, C] and block_slot [B, H, N] of a cache that holds nothing."""
+    return tuple(
+        torch.full((batch, heads, size), -1, dtype=torch.int32, device=device) for size in (n_slots, n_blocks)
+    )  # type: ignore[return-value]
+
+
+def difference(
+    block_ids: Tensor,
+    positions: Tensor,
+    slot_block: Tensor,
+    block_slot: Tensor,
+    block_size: int,
+    out: Selection,
+) -> Selection:
+    """Give every wanted block a slot, and list what must be copied.
+
+    Resident blocks keep their slot. The query's own block, if it has no slot, takes the first slot that is
+    no longer wanted, without a copy: it is new. Then the missing blocks, ascending, take the next ones.
+
+    block_ids [B, H, k] int, ascending, then -1; positions [B]; the maps change in place; out is filled
+
+    >>> slot_block, block_slot = empty_maps(1, 1, 4, 16)
+    >>> slot_block[0, 0] = torch.tensor([5, 7, 9, 12])
+    >>> block_slot[0, 0, [5, 7, 9, 12]] = torch.arange(4).int()
+    >>> wanted, out = torch.tensor([[[5, 9, 11, 12]]]), Selection.empty(1, 1, 4, 4, torch.device("cpu"))
+    >>> _ = difference(wanted, torch.tensor([12 * 64]), slot_block, block_slot, 64, out)
+    >>> slot_block.tolist(), out.slot_ids.tolist(), out.misses()
+    ([[[5, 11, 9, 12]]], [[[0, 2, 1, 3]]], [(11, 1)])
+    """
+    batch, heads, n_slots = slot_block.shape
+    n_blocks, n_misses = block_slot.shape[-1], 0
+    out.slot_ids.fill_(-1)
+    out.block_ids.copy_(block_ids)
+    for b in range(batch):
+        own = int(positions[b]) // block_size
+        for h in range(heads):
+            wanted = [i for i in block_ids[b, h].tolist() if i >= 0]
+            missing = [i for i in wanted if block_slot[b, h, i] < 0]
+            missing.sort(key=lambda i: i != own)  # stable: the own block first, then ascending
+            free = [s for s, i in enumerate(slot_block[b, h].tolist()) if i not in wanted]
+            for block, slot in zip(missing, free, strict=False):
+                evicted = int(slot_block[b, h, slot])
+                if evicted >= 0:
+                    block_slot[b, h, evicted] = -1
+                slot_block[b, h, slot], block_slot[b, h, block] = block, slot
+                if block != own:
+                    out.src[n_misses] = (b * heads + h) * n_blocks + block
+                    out.dst[n_misses] = (b * heads + h) * n_slots + slot
+                    n_misses += 1
+            out.slot_ids[b, h, : len(wanted)] = block_slot[b, h, wanted]
+            out.tail_slot[b, h] = block_slot[b, h, own]
+    out.count.fill_(n_misses)
+    return out
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding in the half-split layout, in float32, returned in the dtype of x.
+
+    x [..., d]; cos and sin [..., d/2], broadcast
+    """
+    low, high = x.float().chunk(2, -1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Where a layer keeps the past of a batch; every tensor changes in place.
+
+    slots      : [B, H, C, 2 (K, V), S, d]
+    ring       : [B, H, window, d], the last post-RoPE keys, token t at t % window
+    compressed : [B, H, N_c, d]
+    host       : [B, H, N, 2, S, d] pinned, or None when nothing is offloaded
+    """
+
+    slots: Tensor
+    ring: Tensor
+    compressed: Tensor
+    host: Tensor | None = None
+
+
+def append(
+    k: Tensor, v: Tensor, positions: Tensor, tail_slot: Tensor, cache: LayerCache, sparsity: Sparsity
+) -> None:
+    """Write one token to the tail slot and the ring, and the window and the block that it completes.
+
+    k (post-RoPE) and v [B, H, d]; positions [B], the index of this token; tail_slot [B, H]
+    """
+    for b, t in enumerate(positions.tolist()):
+        row, window = t % sparsity.block_size, sparsity.window
+        cache.ring[b, :, t % window] = k[b]
+        first = t + 1 - window  # of the window that ends here
+        if first >= 0 and first % sparsity.stride == 0:
+            mean = blocks.compress_keys(cache.ring[b][None], sparsity)[0, :, 0]  # order does not matter
+            cache.compressed[b, :, first // sparsity.stride] = mean
+        for h, slot in enumerate(tail_slot[b].tolist()):
+            cache.slots[b, h, slot, 0, row] = k[b, h]
+            cache.slots[b, h, slot, 1, row] = v[b, h]
+            if row == sparsity.block_size - 1 and cache.host is not None:
+                cache.host[b, h, t // sparsity.block_size] = cache.slots[b, h, slot]
