@@ -1,0 +1,105 @@
+"""Pinned host memory: what the GPU can read over the link while the processor does nothing.
+
+Pinning locks the pages, so that their physical addresses stay true, and maps them into the GPU's address
+space (unified virtual addressing): a kernel can then load from them as from its own memory, at the speed of
+the link. torch's ``pin_memory=True`` rounds a request up to a power of two, 9 GiB to 16; here a request is
+rounded up to whole pages only. Pinning touches every page.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparda.units import format_bytes
+
+PAGE = mmap.PAGESIZE
+
+
+def pinned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Allocate page-locked host memory that kernels on the present GPU can read.
+
+    shape, dtype : of the tensor; its bytes are rounded up to whole pages, not to a power of two
+    returns      : CPU tensor, page-aligned, zeros until written; unpinned when its last view is gone
+
+    Raises RuntimeError without a CUDA device, and MemoryError saying how much was asked for, how much this
+    machine has, and what to lower.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("pinning needs a CUDA device; on a CPU use torch.empty: the kernels accept it")
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if n_bytes < 1:
+        raise ValueError(f"nothing to pin: shape {list(shape)} is empty")
+    try:
+        pages = mmap.mmap(-1, -(-n_bytes // PAGE) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, MemoryError) as error:
+        raise MemoryError(explain(n_bytes, str(error))) from error
+    return _pin(pages, n_bytes).view(dtype).view(shape)
+
+
+def _pin(pages: mmap.mmap, n_bytes: int) -> Tensor:
+    """Page-lock the mapping and wrap it: a uint8 tensor that unpins it when it dies."""
+    import numpy as np
+
+    array = np.frombuffer(pages, dtype=np.uint8)
+    cudart: Any = torch.cuda.cudart()
+    status = cudart.cudaHostRegister(array.ctypes.data, array.nbytes, 0)
+    if int(status) != 0:
+        raise MemoryError(explain(n_bytes, f"the driver answered {status}"))
+    # numpy's array, not torch's tensor, dies with the last view; at exit the system unpins
+    finalizer = weakref.finalize(array, _unpin, array.ctypes.data, pages)
+    finalizer.atexit = False
+    return torch.from_numpy(array)[:n_bytes]
+
+
+def _unpin(address: int, pages: mmap.mmap) -> None:
+    torch.cuda.synchronize()  # a kernel may still be reading
+    cudart: Any = torch.cuda.cudart()
+    cudart.cudaHostUnregister(address)
+    del pages  # unmapped only now
+
+
+def explain(n_bytes: int, reason: str) -> str:
+    """The message of a failed pinning."""
+    total, free = machine_memory()
+    return (
+        f"cannot pin {format_bytes(n_bytes)} of host memory ({reason}); this machine has "
+        f"{format_bytes(total)}, {format_bytes(free)} of it free. Lower the batch or the context, "
+        "or raise the limit on locked memory (ulimit -l)"
+    )
+
+
+def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
+    """Bytes of host memory: all of it, and what new allocations may take. (0, 0) where it cannot be read."""
+    try:
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
+        return kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
+    except (OSError, KeyError, ValueError):
+        return 0, 0
+
+
+def expect_reachable(name: str, store: Tensor, device: torch.device) -> None:
+    """Check that kernels on ``device`` can read ``store``: ValueError says what to do instead."""
+    if device.type == "cpu":
+        if store.device.type != "cpu":
+            raise ValueError(
+                f"{name} is on {store.device}, the slots are on the CPU; move both to one device"
+            )
+        return
+    if store.device.type != "cpu":
+        raise ValueError(
+            f"{name} is on {store.device}; it must be pinned host memory: "
+            "allocate it with sparda.kernels.host_memory.pinned_empty"
+        )
+    if not store.is_pinned():
+        raise ValueError(
+            f"{name} is ordinary host memory, which the GPU cannot read; "
+            "allocate it with sparda.kernels.host_memory.pinned_empty, or call .pin_memory() on it"
+        )

@@ -1,0 +1,169 @@
+"""The worker copies what it is rung for, in order, and always leaves."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from sparda.kernels import gather_misses
+from sparda.kernels.resident_worker import ResidentWorker, ring_kernel, wait_kernel, worker_kernel
+from transfer_cases import expected, make_case, same_bits
+
+WORKER = {"table": "*i64", **dict.fromkeys(("queue", "head", "done", "control"), "*i32"), "limit_ns": "i64"}
+
+
+def state_of(jobs, n_ctas=2, queue=4):
+    """Table, queue, head, done, tickets and control page in ordinary memory."""
+    table = torch.tensor([[t.data_ptr() for t in job] for job in jobs])
+    sizes = (queue, 1, n_ctas, len(jobs), 4)
+    return table, *(torch.zeros(n, dtype=torch.int32) for n in sizes)
+
+
+def test_interpreted_worker_answers_every_bell_and_leaves_when_stopped(interpreter):
+    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2, seed=s) for s in range(2)]
+    want = [expected(*job) for job in jobs]
+    table, queue, head, done, tickets, control = state_of(jobs)
+    for job in (1, 0):
+        ring_kernel[(1,)](queue, head, tickets, job, QUEUE=4)
+    assert head.item() == 2
+    assert tickets.tolist() == [2, 1]
+    control[1] = 1
+    worker_kernel[(2,)](table, queue, head, done, control, 10**9, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
+    wait_kernel[(1,)](done, tickets, control, 0, 2, 10, CLOCK=False)
+    assert done.tolist() == [2, 2]
+    assert control[0] == 0
+    for job, slots in zip(jobs, want, strict=True):
+        assert same_bits(job[1], slots)
+
+
+def test_interpreted_worker_leaves_by_itself_when_no_bell_rings(interpreter):
+    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
+    table, queue, head, done, _, control = state_of(jobs)
+    worker_kernel[(1,)](table, queue, head, done, control, 100, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
+    assert torch.isnan(jobs[0][1]).all()
+
+
+def test_interpreted_wait_gives_up_and_says_which_job_was_late(interpreter):
+    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2)] * 3
+    _, queue, head, done, tickets, control = state_of(jobs)
+    ring_kernel[(1,)](queue, head, tickets, 2, QUEUE=4)
+    wait_kernel[(1,)](done, tickets, control, 2, 2, 10, CLOCK=False)
+    assert control[0] == 3
+
+
+def test_interpreted_tickets_survive_wrapping_around(interpreter):
+    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
+    want = expected(*jobs[0])
+    table, queue, head, done, tickets, control = state_of(jobs, n_ctas=1)
+    head.fill_(2**31 - 1)
+    done.fill_(2**31 - 1)
+    control[1] = 1
+    ring_kernel[(1,)](queue, head, tickets, 0, QUEUE=4)
+    assert head.item() == -(2**31)
+    worker_kernel[(1,)](table, queue, head, done, control, 100, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
+    wait_kernel[(1,)](done, tickets, control, 0, 1, 10, CLOCK=False)
+    assert control[0] == 0
+    assert same_bits(jobs[0][1], want)
+
+
+def test_on_the_cpu_a_ring_copies_at_once(reference_only):
+    job = make_case(torch.device("cpu"))
+    want = expected(*job)
+    with ResidentWorker([job]) as worker:
+        worker.ring(0)
+        worker.wait(0)
+    assert same_bits(job[1], want)
+    assert not worker.alive
+
+
+def test_jobs_of_different_runs_are_refused(reference_only):
+    jobs = [make_case(torch.device("cpu"), size=size) for size in (16, 32)]
+    with pytest.raises(ValueError, match="different sizes"):
+        ResidentWorker(jobs)
+
+
+@pytest.mark.parametrize("kernel", ["worker_kernel", "ring_kernel", "wait_kernel"])
+def test_the_kernels_compile_for_sm_90_and_order_their_stores(compiled, kernel):
+    signatures = {
+        "worker_kernel": (WORKER, {"RUN": 8192, "SEGMENT": 2048, "QUEUE": 64, "CLOCK": True}),
+        "ring_kernel": (
+            {**dict.fromkeys(("queue", "head", "tickets"), "*i32"), "job": "i32"},
+            {"QUEUE": 64},
+        ),
+        "wait_kernel": (
+            {**dict.fromkeys(("done", "tickets", "control"), "*i32"), "job": "i32", "n_ctas": "i32"}
+            | {"limit_ns": "i64"},
+            {"CLOCK": True},
+        ),
+    }
+    signature, constexprs = signatures[kernel]
+    built = compiled("sparda.kernels.resident_worker", kernel, signature=signature, constexprs=constexprs)
+    ptx = built["ptx"]
+    if kernel != "ring_kernel":
+        assert "acquire" in ptx
+    if kernel != "wait_kernel":
+        release = ptx.index("release")
+        assert "bar.sync" in ptx[max(0, release - 600) : release]
+    if kernel == "worker_kernel":
+        assert "ld.global.v4.b32" in ptx
+
+
+@pytest.mark.gpu
+def test_worker_and_launches_give_identical_bytes(cuda):
+    jobs = [make_case(cuda, n_blocks=50, n_slots=32, size=64, dim=128, seed=s) for s in range(4)]
+    want = []
+    for job in jobs:
+        want.append(gather_misses(*job).clone())
+        job[1].fill_(float("nan"))
+    with ResidentWorker(jobs) as worker:
+        for index in range(4):
+            worker.ring(index)
+        for index in range(4):
+            worker.wait(index)
+        got = [job[1].clone() for job in jobs]
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+@pytest.mark.gpu
+def test_an_exception_on_the_host_ends_the_worker(cuda):
+    worker = ResidentWorker([make_case(cuda)], idle_s=60)
+
+    def generate():
+        with worker:
+            assert worker.alive
+            raise KeyError("the host fails here")
+
+    with pytest.raises(KeyError):
+        generate()
+    assert not worker.alive
+
+
+@pytest.mark.gpu
+def test_a_forgotten_worker_ends_by_itself_and_late_waits_are_reported(cuda):
+    worker = ResidentWorker([make_case(cuda)], idle_s=0.2).start()
+    time.sleep(0.6)
+    assert not worker.alive
+    worker.ring(0)
+    worker.wait(0)
+    torch.cuda.synchronize()
+    with pytest.raises(TimeoutError, match="job 0"):
+        worker.check()
+
+
+@pytest.mark.gpu
+def test_a_graph_rings_and_waits(cuda):
+    job = make_case(cuda, n_blocks=50, n_slots=32, size=64, dim=128)
+    want = expected(*job)
+    worker = ResidentWorker([job])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        worker.ring(0)
+        worker.wait(0)
+    with worker:
+        for _ in range(3):
+            job[1].fill_(float("nan"))
+            graph.replay()
+            torch.cuda.current_stream().synchronize()
+            assert same_bits(job[1], want)
