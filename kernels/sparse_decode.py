@@ -8,16 +8,17 @@ the slots once is the floor, so what counts is to have enough loads in flight on
 Reference: ``sparda.attention.block_attention`` on the blocks put back at their positions.
 """
 
+# pyright: reportIndexIssue=false
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda.attention import block_attention
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 
 LOG2_E = 1.4426950408889634
 
@@ -146,7 +147,7 @@ def _reference(q, slots, slot_ids, block_ids, lengths, scale) -> Tensor:
     """Put the selected blocks back at their positions, then attend as the rule says."""
     batch, n_kv, _, _, size, dim = slots.shape
     used = (slot_ids >= 0) & (block_ids >= 0)
-    sequence, head, place = used.nonzero(as_tuple=True)
+    sequence, head, _ = used.nonzero(as_tuple=True)
     block, slot = block_ids[used].long(), slot_ids[used].long()
     n_blocks = max(1, -(-int(lengths.max()) // size))
     store = slots.new_zeros(2, batch, n_kv, n_blocks, size, dim)
@@ -174,7 +175,9 @@ def _check(q, slots, slot_ids, block_ids, lengths) -> None:
     if not backend.check_values(q):
         return
     if slot_ids.numel() and int(slot_ids.max()) >= n_slots:
-        raise ValueError(f"slot {int(slot_ids.max())} is out of range: the cache holds {n_slots} slots per head")
+        raise ValueError(
+            f"slot {int(slot_ids.max())} is out of range: the cache holds {n_slots} slots per head"
+        )
     behind = block_ids.amax(dim=(1, 2)).long() * size >= lengths.clamp(min=1) if block_ids.numel() else None
     if behind is not None and bool(behind.any()):
         sequence = int(behind.nonzero()[0])

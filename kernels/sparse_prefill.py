@@ -8,16 +8,17 @@ read in full (a dense band comes out by itself, no mask needed), then the others
 Reference: ``sparda.attention.block_attention``.
 """
 
+# pyright: reportIndexIssue=false
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda.attention import block_attention
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 
 LOG2_E = 1.4426950408889634
 MOST_TOKENS = 16  # tokens of a tile: an entry is block * 2**16 + one bit per token
@@ -169,9 +170,7 @@ def sparse_prefill(
     backend.expect("out", out, tuple(q.shape), q.dtype)
     if where == "torch":
         return out.copy_(
-            block_attention(
-                q, k, v, block_ids.long(), positions.long(), block_size=block_size, scale=scale
-            )
+            block_attention(q, k, v, block_ids.long(), positions.long(), block_size=block_size, scale=scale)
         )
     return _launch(q, k, v, block_ids, positions, block_size, scale, out, tiles)
 
