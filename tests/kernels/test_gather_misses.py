@@ -8,38 +8,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparda.kernels import gather_misses
 from sparda.kernels.host_memory import pinned_empty
-from transfer_cases import expected, make_case, same_bits
+
+from sparda.measure.transfer_cases import random_case, same_bits
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("segment_bytes", [512, 2048, 65536])
 def test_listed_misses_arrive_bit_by_bit_and_nothing_else_moves(device, dtype, segment_bytes):
-    case = make_case(device, dtype=dtype)
-    want = expected(*case)
+    case = random_case(device, dtype=dtype)
+    want = case.expected()
     gather_misses(*case, n_ctas=3, segment_bytes=segment_bytes)
-    assert same_bits(case[1], want)
+    assert same_bits(case.slots, want)
 
 
 def test_an_empty_list_moves_nothing(device):
-    case = make_case(device)
-    case[-1].zero_()
+    case = random_case(device)
+    case.count.zero_()
     gather_misses(*case, n_ctas=2)
-    assert torch.isnan(case[1]).all()
+    assert torch.isnan(case.slots).all()
 
 
 @pytest.mark.parametrize(("size", "dim"), [(16, 64), (128, 128)])
 def test_small_and_large_blocks_are_copied_whole(device, size, dim):
-    case = make_case(device, heads=1, n_blocks=3, n_slots=2, size=size, dim=dim)
-    want = expected(*case)
+    case = random_case(device, heads=1, n_blocks=3, n_slots=2, block_size=size, head_dim=dim)
+    want = case.expected()
     gather_misses(*case, n_ctas=2, num_warps=8)
-    assert same_bits(case[1], want)
+    assert same_bits(case.slots, want)
 
 
 @settings(max_examples=25, deadline=None)
 @given(n_slots=st.integers(1, 6), batch=st.integers(1, 3), seed=st.integers(0, 99))
 def test_the_reference_copies_any_list(n_slots, batch, seed):
-    case = make_case(torch.device("cpu"), batch=batch, n_slots=n_slots, size=4, dim=8, seed=seed)
-    want = expected(*case)
+    case = random_case(torch.device("cpu"), batch=batch, n_slots=n_slots, block_size=4, head_dim=8, seed=seed)
+    want = case.expected()
     assert same_bits(gather_misses(*case), want)
 
 
@@ -58,7 +59,7 @@ def test_the_reference_copies_any_list(n_slots, batch, seed):
 )
 def test_a_bad_call_says_what_to_change(broken, error, says):
     with pytest.raises(error, match=says):
-        gather_misses(*broken(list(make_case(torch.device("cpu")))))
+        gather_misses(*broken(list(random_case(torch.device("cpu")))))
 
 
 @pytest.mark.parametrize(("size", "dim"), [(16, 64), (64, 128), (128, 128)])
@@ -77,10 +78,12 @@ def test_the_kernel_compiles_for_sm_90_with_16_byte_loads_and_no_spills(compiled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gpu_reads_the_pinned_store_whatever_the_dtype(cuda, dtype):
     for seed in range(3):
-        case = make_case(cuda, batch=2, n_blocks=300, n_slots=96, size=64, dim=128, dtype=dtype, seed=seed)
-        want = expected(*case)
+        case = random_case(
+            cuda, batch=2, n_blocks=300, n_slots=96, block_size=64, head_dim=128, dtype=dtype, seed=seed
+        )
+        want = case.expected()
         gather_misses(*case)
-        assert same_bits(case[1], want)
+        assert same_bits(case.slots, want)
 
 
 @pytest.mark.gpu
@@ -97,22 +100,22 @@ def test_stores_over_4_gib_are_addressed_right(cuda):
 
 @pytest.mark.gpu
 def test_a_graph_replays_the_gather_with_new_lists(cuda):
-    host, slots, src, dst, count = make_case(cuda, n_blocks=50, n_slots=8, size=64, dim=128)
-    gather_misses(host, slots, src, dst, count)
+    case = random_case(cuda, n_blocks=50, n_slots=8, block_size=64, head_dim=128)
+    gather_misses(*case)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        gather_misses(host, slots, src, dst, count)
-    fresh = make_case(cuda, n_blocks=50, n_slots=8, size=64, dim=128, seed=5)
-    for old, new in zip((slots, src, dst, count), fresh[1:], strict=True):
+        gather_misses(*case)
+    fresh = random_case(cuda, n_blocks=50, n_slots=8, block_size=64, head_dim=128, seed=5)
+    for old, new in zip(case[1:], fresh[1:], strict=True):
         old.copy_(new)
-    want = expected(host, slots, src, dst, count)
+    want = case.expected()
     graph.replay()
-    assert same_bits(slots, want)
+    assert same_bits(case.slots, want)
 
 
 @pytest.mark.gpu
 def test_ordinary_host_memory_is_refused(cuda):
-    case = list(make_case(cuda))
+    case = list(random_case(cuda))
     case[0] = torch.empty(case[0].shape)
     with pytest.raises(ValueError, match="pinned_empty"):
         gather_misses(*case)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from sparda.kernels import gather_misses
 from sparda.kernels.resident_worker import ResidentWorker, ring_kernel, wait_kernel, worker_kernel
-from transfer_cases import expected, make_case, same_bits
+
+from sparda.measure.transfer_cases import random_case, same_bits
 
 WORKER = {"table": "*i64", **dict.fromkeys(("queue", "head", "done", "control"), "*i32"), "limit_ns": "i64"}
 
@@ -21,8 +22,8 @@ def state_of(jobs, n_ctas=2, queue=4):
 
 
 def test_interpreted_worker_answers_every_bell_and_leaves_when_stopped(interpreter):
-    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2, seed=s) for s in range(2)]
-    want = [expected(*job) for job in jobs]
+    jobs = [random_case(interpreter, heads=1, n_blocks=4, n_slots=2, seed=s) for s in range(2)]
+    want = [job.expected() for job in jobs]
     table, queue, head, done, tickets, control = state_of(jobs)
     for job in (1, 0):
         ring_kernel[(1,)](queue, head, tickets, job, QUEUE=4)
@@ -34,18 +35,18 @@ def test_interpreted_worker_answers_every_bell_and_leaves_when_stopped(interpret
     assert done.tolist() == [2, 2]
     assert control[0] == 0
     for job, slots in zip(jobs, want, strict=True):
-        assert same_bits(job[1], slots)
+        assert same_bits(job.slots, slots)
 
 
 def test_interpreted_worker_leaves_by_itself_when_no_bell_rings(interpreter):
-    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
+    jobs = [random_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
     table, queue, head, done, _, control = state_of(jobs)
     worker_kernel[(1,)](table, queue, head, done, control, 100, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
-    assert torch.isnan(jobs[0][1]).all()
+    assert torch.isnan(jobs[0].slots).all()
 
 
 def test_interpreted_wait_gives_up_and_says_which_job_was_late(interpreter):
-    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2)] * 3
+    jobs = [random_case(interpreter, heads=1, n_blocks=4, n_slots=2)] * 3
     _, queue, head, done, tickets, control = state_of(jobs)
     ring_kernel[(1,)](queue, head, tickets, 2, QUEUE=4)
     wait_kernel[(1,)](done, tickets, control, 2, 2, 10, CLOCK=False)
@@ -53,8 +54,8 @@ def test_interpreted_wait_gives_up_and_says_which_job_was_late(interpreter):
 
 
 def test_interpreted_tickets_survive_wrapping_around(interpreter):
-    jobs = [make_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
-    want = expected(*jobs[0])
+    jobs = [random_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
+    want = jobs[0].expected()
     table, queue, head, done, tickets, control = state_of(jobs, n_ctas=1)
     head.fill_(2**31 - 1)
     done.fill_(2**31 - 1)
@@ -64,21 +65,21 @@ def test_interpreted_tickets_survive_wrapping_around(interpreter):
     worker_kernel[(1,)](table, queue, head, done, control, 100, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
     wait_kernel[(1,)](done, tickets, control, 0, 1, 10, CLOCK=False)
     assert control[0] == 0
-    assert same_bits(jobs[0][1], want)
+    assert same_bits(jobs[0].slots, want)
 
 
 def test_on_the_cpu_a_ring_copies_at_once(reference_only):
-    job = make_case(torch.device("cpu"))
-    want = expected(*job)
+    job = random_case(torch.device("cpu"))
+    want = job.expected()
     with ResidentWorker([job]) as worker:
         worker.ring(0)
         worker.wait(0)
-    assert same_bits(job[1], want)
+    assert same_bits(job.slots, want)
     assert not worker.alive
 
 
 def test_jobs_of_different_runs_are_refused(reference_only):
-    jobs = [make_case(torch.device("cpu"), size=size) for size in (16, 32)]
+    jobs = [random_case(torch.device("cpu"), block_size=size) for size in (16, 32)]
     with pytest.raises(ValueError, match="different sizes"):
         ResidentWorker(jobs)
 
@@ -111,24 +112,24 @@ def test_the_kernels_compile_for_sm_90_and_order_their_stores(compiled, kernel):
 
 @pytest.mark.gpu
 def test_worker_and_launches_give_identical_bytes(cuda):
-    jobs = [make_case(cuda, n_blocks=50, n_slots=32, size=64, dim=128, seed=s) for s in range(4)]
+    jobs = [random_case(cuda, n_blocks=50, n_slots=32, block_size=64, head_dim=128, seed=s) for s in range(4)]
     want = []
     for job in jobs:
         want.append(gather_misses(*job).clone())
-        job[1].fill_(float("nan"))
+        job.slots.fill_(float("nan"))
     with ResidentWorker(jobs) as worker:
         for index in range(4):
             worker.ring(index)
         for index in range(4):
             worker.wait(index)
-        got = [job[1].clone() for job in jobs]
+        got = [job.slots.clone() for job in jobs]
     for a, b in zip(got, want, strict=True):
         assert torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 
 @pytest.mark.gpu
 def test_an_exception_on_the_host_ends_the_worker(cuda):
-    worker = ResidentWorker([make_case(cuda)], idle_s=60)
+    worker = ResidentWorker([random_case(cuda)], idle_s=60)
 
     def generate():
         with worker:
@@ -142,7 +143,7 @@ def test_an_exception_on_the_host_ends_the_worker(cuda):
 
 @pytest.mark.gpu
 def test_a_forgotten_worker_ends_by_itself_and_late_waits_are_reported(cuda):
-    worker = ResidentWorker([make_case(cuda)], idle_s=0.2).start()
+    worker = ResidentWorker([random_case(cuda)], idle_s=0.2).start()
     time.sleep(0.6)
     assert not worker.alive
     worker.ring(0)
@@ -154,8 +155,8 @@ def test_a_forgotten_worker_ends_by_itself_and_late_waits_are_reported(cuda):
 
 @pytest.mark.gpu
 def test_a_graph_rings_and_waits(cuda):
-    job = make_case(cuda, n_blocks=50, n_slots=32, size=64, dim=128)
-    want = expected(*job)
+    job = random_case(cuda, n_blocks=50, n_slots=32, block_size=64, head_dim=128)
+    want = job.expected()
     worker = ResidentWorker([job])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -163,7 +164,7 @@ def test_a_graph_rings_and_waits(cuda):
         worker.wait(0)
     with worker:
         for _ in range(3):
-            job[1].fill_(float("nan"))
+            job.slots.fill_(float("nan"))
             graph.replay()
             torch.cuda.current_stream().synchronize()
-            assert same_bits(job[1], want)
+            assert same_bits(job.slots, want)
