@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice, takewhile
 from typing import Any
 
 from torch import Tensor, tensor
@@ -28,7 +29,7 @@ _PROMPT = (
     "Read the text below. A secret number is hidden in it; keep it in mind.\n\n{hay}\n\n"
     "What is the secret number in the text? Answer with the number."
 )
-_FEWEST_TOKENS_PER_SENTENCE = 2
+_MOST_CHARACTERS_PER_TOKEN = 8  # on average over a text; English has about 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +77,21 @@ def niah_single(
         raise ValueError("niah_single needs a fast tokenizer (token offsets); load it with use_fast=True")
     rng = random.Random(seed)
     pool = NOISE if haystack == "noise" else text.sentences(haystack)
-    start = rng.randrange(len(pool))
-    most = n_tokens // _FEWEST_TOKENS_PER_SENTENCE + 1
-    hay = list(islice(cycle(pool), start, start + most))
+    hay = _take(pool, rng.randrange(len(pool)), n_characters=n_tokens * _MOST_CHARACTERS_PER_TOKEN)
     answer = _number_not_in(" ".join(hay), digits, rng)
     build = partial(_build, tokenizer, hay, depth, answer)
-    count = bisect_right(range(most + 1), n_tokens, key=lambda n: build(n).input_ids.shape[1]) - 1
+    count = bisect_right(range(len(hay) + 1), n_tokens, key=lambda n: build(n).input_ids.shape[1]) - 1
     if count < 0:
         least = build(0).input_ids.shape[1]
         raise ValueError(f"n_tokens = {n_tokens} cannot hold question and needle; use at least {least}")
     return build(count)
+
+
+def _take(pool: Sequence[str], start: int, n_characters: int) -> list[str]:
+    """Sentences from ``start`` on, again from the front after the last, until they are long enough."""
+    ends = accumulate(len(sentence) for sentence in islice(cycle(pool), start, None))
+    count = 1 + sum(1 for _ in takewhile(lambda end: end < n_characters, ends))
+    return list(islice(cycle(pool), start, start + count))
 
 
 def _number_not_in(hay: str, digits: int, rng: random.Random) -> str:
@@ -101,7 +107,8 @@ def _build(tokenizer: Any, hay: list[str], depth: float, answer: str, n_sentence
     at = round(depth * n_sentences)
     parts = [*hay[:at], needle, *hay[at:n_sentences]]
     prompt = _as_chat(tokenizer, _PROMPT.format(hay=" ".join(parts)))
-    encoded = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
+    # verbose: no warning about a longer attempt that is thrown away
+    encoded = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     first = prompt.index(needle)
     digits = first + needle.index(answer)
     span = partial(_tokens_of, encoded["offset_mapping"])

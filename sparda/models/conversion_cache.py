@@ -56,10 +56,8 @@ def store(key: str, write: Callable[[Path], object]) -> None:
     root = cache_dir()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=".partial-", dir=root, ignore_cleanup_errors=True
-        ) as temporary:
-            folder = Path(temporary) / "model"
+        with tempfile.TemporaryDirectory(dir=root, prefix=".part-", ignore_cleanup_errors=True) as partial:
+            folder = Path(partial) / "model"
             folder.mkdir()
             write(folder)
             hashes = {path.name: sha256(path) for path in sorted(folder.iterdir())}

@@ -27,7 +27,6 @@ VOCAB = [*CONTROL, *sorted(ByteLevel.alphabet()), "he", "12"]
 @pytest.fixture(scope="module")
 def original():
     torch.manual_seed(0)
-    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM}
     config = LlamaConfig(
         vocab_size=len(VOCAB),
         hidden_size=32,
@@ -36,7 +35,9 @@ def original():
         tie_word_embeddings=True,
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
-        **heads,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
     )
     return LlamaForCausalLM(config).eval()
 

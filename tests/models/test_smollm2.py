@@ -18,19 +18,6 @@ pytestmark = pytest.mark.model
 FINGERPRINT = "1e7c8a1c726e693f3ef812fec44c0efdf79020fe1e36d5cd8a07e0341da3e3aa"
 
 
-@pytest.fixture(scope="module")
-def packaged():
-    try:
-        return loading._packaged_file(loading.KNOWN["smollm2-135m"], "smollm2-135m")
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def smollm2(packaged):
-    return loading.load("smollm2-135m")
-
-
 def reply(loaded, input_ids):
     with torch.inference_mode():
         told = loaded.model.generate(input_ids, max_new_tokens=12, do_sample=False)
@@ -73,10 +60,11 @@ def test_it_finds_a_needle(smollm2, haystack):
 
 
 @pytest.mark.skipif(not os.environ.get("SPARDA_SLOW"), reason="takes 30 s: set SPARDA_SLOW=1")
-def test_its_weights_equal_those_of_transformers(smollm2, packaged):
+def test_its_weights_equal_those_of_transformers(smollm2):
     pytest.importorskip("accelerate", reason="transformers' own GGUF reader needs it")
     from transformers import LlamaForCausalLM
 
+    packaged = loading._packaged_file(loading.KNOWN["smollm2-135m"], "smollm2-135m")
     theirs = LlamaForCausalLM.from_pretrained(packaged.parent, gguf_file=packaged.name, dtype=torch.bfloat16)
     theirs, ours = dict(theirs.named_parameters()), dict(smollm2.model.named_parameters())
     assert len(ours) == 272
