@@ -87,6 +87,8 @@ def cell_faults(cell: dict) -> list[str]:
         found.append("more than 20 lines")
     if cell["outputs"] and "keep_output" not in tags(cell):
         found.append("has outputs; run nbstripout, or tag it keep_output")
+    if cell["outputs"] and cell.get("execution_count") is None:
+        found.append("has outputs but no execution count, which nbval asks for; strip with --keep-count")
     if "nbval-check-output" in tags(cell) and not cell["outputs"]:
         found.append("is checked by nbval but has no saved output")
     return found
@@ -168,7 +170,8 @@ def with_parameters(text: str) -> dict:
         ({**GOOD, "metadata": {**GOOD["metadata"], "widgets": {}}}, "widget state"),
         ({**GOOD, "cells": []}, "0 cells are tagged parameters"),
         (with_cell(source=["x\n"] * 21), "more than 20 lines"),
-        (with_cell(outputs=[{}]), "has outputs"),
+        (with_cell(outputs=[{}]), "has outputs; run nbstripout"),
+        (with_cell(outputs=[{}], metadata={"tags": ["keep_output"]}), "no execution count"),
         (with_cell(source=["open('/home/me/x')"]), "absolute path"),
         (with_cell(metadata={"tags": ["secret"]}), "unknown tags"),
         (with_cell(metadata={"tags": ["nbval-check-output"]}), "no saved output"),
