@@ -153,7 +153,9 @@ def _reference(q, slots, slot_ids, block_ids, lengths, scale) -> Tensor:
     store = slots.new_zeros(2, batch, n_kv, n_blocks, size, dim)
     store[:, sequence, head, block] = slots[sequence, head, slot].transpose(0, 1)
     ids = block_ids.masked_fill(~used, -1)[:, :, None]  # [B, H, 1, k]
-    keys, values = store.flatten(3, 4)  # [B, H, N*S, d] each
+    written = torch.arange(n_blocks * size, device=q.device) < lengths[:, None]  # [B, N*S]
+    # rows of the tail that no token wrote may hold anything, and 0 * NaN is NaN
+    keys, values = store.flatten(3, 4).where(written[:, None, :, None], 0.0)  # [B, H, N*S, d] each
     position = lengths[:, None].long() - 1
     attended = block_attention(
         q[:, :, None], keys, values, ids.long(), position, block_size=size, scale=scale
