@@ -10,8 +10,7 @@ are ordinary kernels that a CUDA graph holds.
 
 Memory order. ring: the miss list is finished (same stream), then the queue entry, then ``head`` + 1 with
 release. Worker: acquire ``head``, read entry and list, copy, barrier, then its own ``done`` := ticket with
-release. wait: acquire every ``done``; the next kernel of the stream sees the blocks. Tickets are compared by
-their difference, so wrapping around 2**31 does no harm.
+release. wait: acquire every ``done``; the next kernel of the stream sees the blocks.
 
 The worker can never spin for ever: it ends when told to, and by itself after ``idle_s`` without a bell. Then
 a wait ends too, ``check()`` raises, and nothing is silently wrong. While it lives, do not call
@@ -25,6 +24,7 @@ from collections.abc import Sequence
 
 import torch
 from sparda.kernels.backend import choose, next_power_of_two, tl, triton
+from sparda.kernels.doorbell import LATE, STOP, elapsed, nap, now_ns, ring_kernel, wait_kernel
 from sparda.kernels.gather_misses import (
     NUM_WARPS,
     SEGMENT_BYTES,
@@ -36,25 +36,7 @@ from sparda.kernels.gather_misses import (
 )
 from torch import Tensor
 
-Job = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor
-]  # host, slots, src, dst, count, as gather_misses takes them
-LATE, STOP = 0, 1  # words of the control page
-
-
-@triton.jit
-def _now_ns():
-    return tl.inline_asm_elementwise(
-        "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
-    )
-
-
-@triton.jit
-def _nap(CLOCK: tl.constexpr):
-    if CLOCK:  # leave the issue slots to compute between two polls
-        tl.inline_asm_elementwise(
-            "nanosleep.u32 64; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
-        )
+Job = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # host, slots, src, dst, count of a gather
 
 
 @triton.jit
@@ -65,14 +47,6 @@ def _address(table, job, FIELD: tl.constexpr):
 
 
 @triton.jit
-def _elapsed(since, polls, CLOCK: tl.constexpr):
-    """Nanoseconds since the last bell; without a clock (the interpreter) a poll counts as one."""
-    if CLOCK:
-        return _now_ns() - since
-    return polls.to(tl.int64)
-
-
-@triton.jit
 def worker_kernel(
     table, queue, head, done, control, limit_ns,
     RUN: tl.constexpr, SEGMENT: tl.constexpr, QUEUE: tl.constexpr, CLOCK: tl.constexpr,
@@ -80,7 +54,7 @@ def worker_kernel(
     """Answer bells until stopped or idle for limit_ns: one CTA of the pool."""
     cta, n_ctas = tl.program_id(0), tl.num_programs(0)
     ticket = tl.load(done + cta)
-    since = _now_ns() if CLOCK else ticket.to(tl.int64)
+    since = now_ns() if CLOCK else ticket.to(tl.int64)
     polls = ticket * 0
     alive = polls == 0
     while alive:
@@ -93,42 +67,14 @@ def worker_kernel(
             ticket += 1
             tl.debug_barrier()  # every thread's stores come before the release below
             tl.atomic_xchg(done + cta, ticket, sem="release", scope="gpu")
-            since = _now_ns() if CLOCK else since
+            since = now_ns() if CLOCK else since
             polls = ticket * 0
         else:
             polls += 1
-            _nap(CLOCK)
+            nap(CLOCK)
             if polls % 64 == 0:  # the control page is across the link: look rarely
                 stopped = tl.load(control + 1, volatile=True) != 0
-                alive = (stopped == 0) & (_elapsed(since, polls, CLOCK) < limit_ns)
-
-
-@triton.jit
-def ring_kernel(queue, head, tickets, job, QUEUE: tl.constexpr):
-    """Put a job into the queue and publish it; one producer, in stream order."""
-    ticket = tl.load(head)
-    tl.store(queue + (ticket & (QUEUE - 1)), job)
-    tl.store(tickets + job, ticket + 1)
-    tl.debug_barrier()
-    tl.atomic_xchg(head, ticket + 1, sem="release", scope="gpu")
-
-
-@triton.jit
-def wait_kernel(done, tickets, control, job, n_ctas, limit_ns, CLOCK: tl.constexpr):
-    """Return when every CTA has answered the job's last bell, or mark it late after limit_ns."""
-    want = tl.load(tickets + job)
-    since = _now_ns() if CLOCK else want.to(tl.int64)
-    cta = want * 0
-    polls = want * 0
-    while cta < n_ctas:
-        if tl.atomic_add(done + cta, 0, sem="acquire", scope="gpu") - want >= 0:
-            cta += 1
-        else:
-            polls += 1
-            _nap(CLOCK)
-            if _elapsed(since, polls, CLOCK) > limit_ns:
-                tl.store(control, job + 1)
-                cta = n_ctas
+                alive = (stopped == 0) & (elapsed(since, polls, CLOCK) < limit_ns)
 
 
 class ResidentWorker:
@@ -190,13 +136,18 @@ class ResidentWorker:
         self.stream.synchronize()  # it must not hear this first bell
         self.ring(0)
         self._wait(0, limit_ns=0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all bells and late jobs; only while the CTAs are away."""
         torch.cuda.synchronize()
         for part in (self.head, self.done, self.tickets):
             part.zero_()
-        torch.cuda.synchronize()
         self.control.zero_()
+        torch.cuda.synchronize()
 
     def _launch(self, limit_ns: int) -> None:
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             worker_kernel[(self.n_ctas,)](
                 self.table, self.queue, self.head, self.done, self.control, limit_ns,
@@ -217,7 +168,6 @@ class ResidentWorker:
         """Put the CTAs on the GPU, if they are not there. Cheap: call it before each graph replay."""
         if self.on_gpu and self.stream.query():
             self.control[STOP] = 0
-            self.stream.wait_stream(torch.cuda.current_stream())
             self._launch(self.limit_ns)
         return self
 

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 from sparda.kernels import gather_misses
-from sparda.kernels.resident_worker import ResidentWorker, ring_kernel, wait_kernel, worker_kernel
+from sparda.kernels.doorbell import ring_kernel, wait_kernel
+from sparda.kernels.resident_worker import ResidentWorker, worker_kernel
 
 from sparda.measure.transfer_cases import random_case, same_bits
 
@@ -99,7 +100,8 @@ def test_the_kernels_compile_for_sm_90_and_order_their_stores(compiled, kernel):
         ),
     }
     signature, constexprs = signatures[kernel]
-    built = compiled("sparda.kernels.resident_worker", kernel, signature=signature, constexprs=constexprs)
+    module = "resident_worker" if kernel == "worker_kernel" else "doorbell"
+    built = compiled(f"sparda.kernels.{module}", kernel, signature=signature, constexprs=constexprs)
     ptx = built["ptx"]
     if kernel != "ring_kernel":
         assert "acquire" in ptx
@@ -168,3 +170,41 @@ def test_a_graph_rings_and_waits(cuda):
             graph.replay()
             torch.cuda.current_stream().synchronize()
             assert same_bits(job.slots, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rounds", [100_000])
+def test_no_round_of_a_random_stress_ever_shows_a_wrong_byte(cuda, rounds):
+    """Fresh lists, poisoned slots, a bell, a wait, then every byte compared: all on the GPU."""
+    case = random_case(cuda, heads=1, n_blocks=256, n_slots=32, misses=32, block_size=16, head_dim=64)
+    worker = ResidentWorker([case], n_ctas=4, segment_bytes=1024)
+    store = case.host.to(cuda).view(256, -1).view(torch.int32)
+    slots = case.slots.view(32, -1).view(torch.int32)
+    wrong = torch.zeros(1, dtype=torch.int64, device=cuda)
+    position = torch.arange(32, device=cuda)
+
+    def one_round():
+        case.src.random_(0, 256)
+        case.dst.copy_(torch.rand(32, device=cuda).argsort())
+        case.count.random_(0, 33)
+        slots.fill_(-7)
+        worker.ring(0)
+        worker.wait(0)
+        listed = (position < case.count)[:, None]
+        want = torch.where(listed, store[case.src], -7)
+        wrong.add_((slots[case.dst] != want).any().long())
+
+    per_graph = 500
+    one_round()  # loads every kernel; the worker is not there yet, so this wait is late
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(per_graph):
+            one_round()
+    worker.reset()
+    wrong.zero_()
+    with worker:
+        for _ in range(rounds // per_graph):
+            graph.replay()
+        torch.cuda.current_stream().synchronize()
+    assert wrong.item() == 0
