@@ -118,8 +118,9 @@ def pooled_kernel(
 
 LOG2_E = 1.4426950408889634
 # tiles, chosen by sparda.measure.selection on an H200
-ROWS, WINDOWS, COLUMNS, BLOCKS, WARPS, STAGES = 128, 128, 256, 128, 8, 3
-DECODE_BLOCKS = 32
+NORMALISER = (128, 128, 8, 3)  # query rows, windows, warps, stages
+POOLED = (256, 128, 8, 3)  # query columns, blocks, warps, stages
+SMALL_BLOCKS = 32  # blocks of a tile in decode and in float32
 
 
 def score_blocks_query(
@@ -149,26 +150,32 @@ def score_blocks_query(
 def _launch(q, compressed, positions, sparsity, scale, out, on_gpu: bool) -> None:
     batch, heads, n_queries, n_blocks = out.shape
     group, n_windows, dim = q.shape[1] // heads, compressed.shape[2], q.shape[3]
-    padded = backend.next_power_of_two(group)
-    n_rows = group * n_queries
-    big = on_gpu and q.element_size() == 2 and n_rows >= ROWS
-    bm = ROWS if big else max(16, min(64, backend.next_power_of_two(n_rows)))
-    bt = max(COLUMNS // padded, 1) if big else max(1, 16 // padded)
-    bn, nb = (WINDOWS, BLOCKS) if big else (64, DECODE_BLOCKS)
+    padded, n_rows = backend.next_power_of_two(group), group * n_queries
+    rows, columns, warps, stages = _tiles(q, n_rows, padded, on_gpu)
     splits, split_windows = 1, n_windows
     if n_queries == 1 and on_gpu:  # so few rows that only splitting fills the GPU
-        wanted = 2 * backend.multiprocessors(q.device) // (batch * heads)
-        split_windows = max(bn, backend.next_power_of_two(-(-n_windows // max(1, wanted))))
+        wanted = max(1, 2 * backend.multiprocessors(q.device) // (batch * heads))
+        split_windows = max(rows[1], backend.next_power_of_two(-(-n_windows // wanted)))
         splits = max(1, -(-n_windows // split_windows))
     lse = torch.empty(splits, batch * heads, n_rows, dtype=torch.float32, device=q.device)
     sizes = pool_constants(sparsity)
     shared = {"HEADS": heads, "G": group, "D": dim, "PRECISION": dot_precision(q)}
-    tuning = {"num_warps": WARPS if big else 4, "num_stages": STAGES}
-    normaliser_kernel[(-(-n_rows // bm), batch * heads, splits)](
+    normaliser_kernel[(-(-n_rows // rows[0]), batch * heads, splits)](
         q, compressed, positions, lse, n_queries, n_windows, split_windows, scale * LOG2_E, **shared,
-        REACH=sizes["REACH"], STRIDE=sizes["STRIDE"], BM=bm, BN=bn, **tuning,
+        REACH=sizes["REACH"], STRIDE=sizes["STRIDE"], BM=rows[0], BN=rows[1], num_warps=warps[0],
+        num_stages=stages[0],
     )  # fmt: skip
+    bt, nb = columns[0] // padded, columns[1]
     pooled_kernel[(-(-n_queries // bt) * -(-n_blocks // nb), batch * heads)](
         q, compressed, positions, lse, out, n_queries, n_windows, n_blocks, scale * LOG2_E, splits, **shared,
-        **sizes, GP=padded, BT=bt, NB=nb, SPLITS=backend.next_power_of_two(splits), **tuning,
+        **sizes, GP=padded, BT=bt, NB=nb, SPLITS=backend.next_power_of_two(splits), num_warps=warps[1],
+        num_stages=stages[1],
     )  # fmt: skip
+
+
+def _tiles(q: Tensor, n_rows: int, padded: int, on_gpu: bool):
+    """Tile sizes, warps and stages of the two passes: (rows, windows), (columns, blocks), warps, stages."""
+    if on_gpu and q.element_size() == 2 and n_rows >= NORMALISER[0] and padded <= POOLED[0]:
+        return NORMALISER[:2], POOLED[:2], (NORMALISER[2], POOLED[2]), (NORMALISER[3], POOLED[3])
+    rows = max(16, min(64, backend.next_power_of_two(n_rows)))
+    return (rows, 64), (max(16, padded), SMALL_BLOCKS), (4, 4), (3, 3)

@@ -1,0 +1,205 @@
+"""Selection on the present GPU: scores of blocks, top-k and slot difference, in decode and in prefill.
+
+    python -m sparda.measure.selection [--context 131072] [--quick]
+
+Shapes are MiniCPM4.1-8B's (32 query heads, 2 KV heads, d 128, k 96), random data. The floor of a row is the time
+of reading the compressed keys once (decode) or of the products of a causal pass (prefill).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparda import blocks, cache, kernels, spec
+from sparda.measure import bench
+
+SHAPE, RULE = spec.model("minicpm4.1-8b"), spec.sparsity("minicpm4.1-8b")
+HEADS, DIM, KIND = SHAPE.n_kv_heads, SHAPE.head_dim, torch.bfloat16
+CHUNK = 4096  # queries that are scored at once in prefill
+MISSES = 11  # of 96 slots: hit rate 0.89
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(shape, device="cuda", dtype=KIND)
+
+
+def decode_case(batch: int, context: int) -> list[bench.Row]:
+    """Scores, top-k with difference, and both, for one layer of a decode step."""
+    n_windows, n_blocks = blocks.count_windows(context, RULE), blocks.count_blocks(context, RULE)
+    position = torch.full((batch, 1), context - 1, device="cuda")
+    n_bytes = batch * HEADS * (n_windows * DIM * 2 + n_blocks * 4)
+    inputs = [
+        (
+            randn(batch, HEADS, 1, DIM),
+            randn(batch, SHAPE.n_heads, 1, DIM),
+            randn(batch, HEADS, n_windows, DIM),
+        )
+        for _ in range(bench.rotations(n_bytes))
+    ]
+    maps = cache.empty_maps(batch, HEADS, RULE.budget_blocks, n_blocks, "cuda")
+    chosen = cache.Selection.empty(batch, HEADS, RULE.budget_blocks, RULE.budget_blocks, position.device)
+    scores = [alternating_scores(batch, n_blocks, turn) for turn in range(2)]
+
+    def score(f, _, keys):
+        return kernels.score_blocks(f, keys, position, RULE, n_blocks)
+
+    def score_query(_, q, keys):
+        return kernels.score_blocks_query(q, keys, position, RULE, n_blocks)
+
+    def choose(block_scores):
+        return kernels.topk_difference(block_scores, position[:, 0], *maps, RULE, out=chosen)
+
+    def both(turn, f, _, keys):
+        score(f, _, keys)
+        return choose(scores[turn % 2])
+
+    case = f"decode_b{batch}_{context // 1024}k"
+    timed = {
+        ("score_blocks", n_bytes): [partial(score, *i) for i in inputs],
+        ("score_blocks_query", n_bytes): [partial(score_query, *i) for i in inputs],
+        ("topk_difference", batch * HEADS * n_blocks * 8): [partial(choose, s) for s in scores * 8],
+        ("score_and_difference", n_bytes): [partial(both, n, *i) for n, i in enumerate(inputs)],
+    }
+    return [
+        bench.row(name, case, "triton", bench.time_graph(calls), n_bytes=size)
+        for (name, size), calls in timed.items()
+    ]
+
+
+def alternating_scores(batch: int, n_blocks: int, turn: int) -> Tensor:
+    """[B, H, N] scores whose top-k misses MISSES blocks of the other turn's."""
+    scores = torch.rand(batch, HEADS, n_blocks, device="cuda")
+    first = RULE.init_blocks
+    learned = RULE.budget_blocks - RULE.forced_blocks
+    order = torch.randperm(n_blocks - RULE.forced_blocks, generator=torch.Generator().manual_seed(0)) + first
+    scores[..., order[: learned - MISSES].cuda()] += 20
+    other = order[learned + turn * MISSES : learned + (turn + 1) * MISSES]
+    scores[..., other.cuda()] += 10
+    return scores
+
+
+def plain_query_scores(q: Tensor, keys: Tensor, positions: Tensor, n_blocks: int) -> Tensor:
+    """The query selector written plainly in torch: tensor-core product, softmax, sum, pool; chunked by caller."""
+    last = int(q.shape[2])
+    batch, _, _, dim = q.shape
+    grouped = q.reshape(batch, HEADS, -1, dim)  # [B, H, G*T_q, d]
+    logits = (grouped @ keys.transpose(-1, -2)).unflatten(2, (-1, last))  # [B, H, G, T_q, N_c] bf16
+    hidden = ~blocks.visible_windows(positions, keys.shape[2], RULE)[:, None]  # [B, 1, T_q, N_c]
+    logits.mul_(dim**-0.5).masked_fill_(hidden[:, :, None], float("-inf"))
+    weights = logits.softmax(-1, dtype=torch.float32).sum(2).masked_fill_(hidden, float("-inf"))
+    return blocks.pool_to_blocks(weights, n_blocks, RULE)
+
+
+def prefill_case(context: int, chunk: int = CHUNK) -> tuple[list[bench.Row], dict]:
+    """All queries of one sequence, in chunks: both scorers, with and without top-k; and the plain form."""
+    n_windows, n_blocks = blocks.count_windows(context, RULE), blocks.count_blocks(context, RULE)
+    f, q = randn(1, HEADS, context, DIM), randn(1, SHAPE.n_heads, context, DIM)
+    keys = randn(1, HEADS, n_windows, DIM)
+    positions = torch.arange(context, device="cuda")[None]
+    parts = [slice(a, min(a + chunk, context)) for a in range(0, context, chunk)]
+    forecasts = [f[:, :, p].contiguous() for p in parts]
+    queries = [q[:, :, p].contiguous() for p in parts]
+    places = [positions[:, p].contiguous() for p in parts]
+    del f, q
+
+    def each(scorer, rows, top_k: bool):
+        for row, place in zip(rows, places, strict=True):
+            scores = scorer(row, keys, place, RULE, n_blocks)
+            if top_k:
+                kernels.select_topk(scores, place, RULE)
+
+    def plain():
+        for row, place in zip(queries, places, strict=True):
+            for part in range(0, row.shape[2], 256):  # 256 queries: 0.3 GB of float32 at 128K
+                cut = slice(part, part + 256)
+                plain_query_scores(row[:, :, cut], keys, place[:, cut], n_blocks)
+
+    pairs = context * n_windows / 2  # causal
+    work = {"score_blocks": 2 * pairs * DIM * HEADS, "score_blocks_query": 4 * pairs * DIM * SHAPE.n_heads}
+    runs = {
+        ("score_blocks", "triton"): partial(each, kernels.score_blocks, forecasts, False),
+        ("score_blocks", "triton+topk"): partial(each, kernels.score_blocks, forecasts, True),
+        ("score_blocks_query", "triton"): partial(each, kernels.score_blocks_query, queries, False),
+        ("score_blocks_query", "triton+topk"): partial(each, kernels.score_blocks_query, queries, True),
+        ("score_blocks_query", "torch"): plain,
+    }
+    rows, peaks, written = [], {}, context * n_blocks * HEADS * 4
+    for (name, backend), call in runs.items():
+        peaks[f"{name} {backend}"] = peak_extra_bytes(call)
+        times = bench.time_graph([call], replays=7, warm_up=1)
+        read = (context * DIM * (HEADS if name == "score_blocks" else SHAPE.n_heads) + keys.numel()) * 2
+        rows.append(
+            bench.row(name, f"prefill_{context // 1024}k", backend, times, n_bytes=read + written,
+                      flops=int(work[name]))
+        )  # fmt: skip
+    return rows, peaks
+
+
+def peak_extra_bytes(call) -> int:
+    """Most GPU memory that a call holds beyond its inputs."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def small_cases(batch: int, context: int) -> list[bench.Row]:
+    """Compression of a prompt, and one appended token."""
+    keys = [randn(1, HEADS, context, DIM) for _ in range(4)]
+    size = keys[0].numel() * 2
+    times = bench.time_graph([partial(kernels.compress_keys, k, RULE) for k in keys])
+    rows = [
+        bench.row("compress_keys", f"prefill_{context // 1024}k", "triton", times, n_bytes=size * 17 // 16)
+    ]
+    layer = cache.LayerCache(
+        randn(batch, HEADS, RULE.budget_blocks, 2, RULE.block_size, DIM),
+        randn(batch, HEADS, RULE.window, DIM),
+        randn(batch, HEADS, blocks.count_windows(context, RULE), DIM),
+    )
+    q, kvf = randn(batch, SHAPE.n_heads, DIM), randn(3, batch, HEADS, DIM)
+    angle = torch.rand(context, DIM // 2, device="cuda")
+    position = torch.full((batch,), context - 1, device="cuda")  # completes a window and fills a block
+    tail = torch.zeros(batch, HEADS, dtype=torch.int32, device="cuda")
+    turn = angle.cos(), angle.sin()
+    append = partial(kernels.rope_append, q, *kvf, *turn, position, tail, layer, RULE)
+    n_bytes = 2 * batch * DIM * (2 * SHAPE.n_heads + HEADS * (7 + RULE.window))
+    rows.append(
+        bench.row(
+            "rope_append", f"decode_b{batch}", "triton", bench.time_graph([append] * 16), n_bytes=n_bytes
+        )
+    )
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--context", type=int, default=131072, help="tokens")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 16, 32, 64])
+    parser.add_argument("--quick", action="store_true", help="decode only, batch 4; nothing is stored")
+    wanted = parser.parse_args(arguments)
+    bench.need_cuda()
+    torch.manual_seed(0)
+    if wanted.quick:
+        return bench.show(decode_case(4, wanted.context))
+    rows = [row for batch in wanted.batches for row in decode_case(batch, wanted.context)]
+    rows += small_cases(4, wanted.context)
+    prefill, peaks = prefill_case(wanted.context)
+    rows += prefill
+    about = bench.describe_run() | {"peak_extra_mib": {k: math.ceil(v / 2**20) for k, v in peaks.items()}}
+    path = bench.save(rows, topic="selection", about=about)
+    bench.show(rows)
+    for name, size in about["peak_extra_mib"].items():
+        print(f"peak extra memory, {name}: {size} MiB")
+    print(f"written to {path.relative_to(path.parents[3])}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
