@@ -165,21 +165,24 @@ def roofline_figure(table, *, note: str = ""):
     """Roofs as lines, operations as labelled points, on two logarithmic axes."""
     import plotly.graph_objects as go
 
-    sides = {"weights": "bottom right", "attention": "top left", "selection": "middle left"}
+    # points coincide, so each kind of label has its own side
+    sides = {"resident blocks": "top left", "by query": "middle left", "by Forecast": "middle left"}
+    sides |= {o: "bottom left" for o in table["operation"] if o.startswith("prefill")}
     figure = go.Figure()
     for index, (name, part) in enumerate(table.groupby("series", sort=False)):
         look = series(index)
-        if name not in sides:
+        if not part["operation"].any():
             figure.add_scatter(
                 x=part["flop_per_byte"], y=part["tflop_per_s"], name=name, mode="lines", line=look["line"]
             )
             continue
         figure.add_scatter(
             x=part["flop_per_byte"], y=part["tflop_per_s"], name=name, mode="markers+text",
-            text=part["operation"], textposition=sides[str(name)], marker=look["marker"] | {"size": 10},
+            text=part["operation"], textposition=[sides.get(o, "bottom right") for o in part["operation"]],
+            marker=look["marker"] | {"size": 10},
         )  # fmt: skip
     decades = {"type": "log", "dtick": 1}
-    figure.update_xaxes(title="arithmetic intensity, FLOP per byte", range=[-1.2, 4.7], **decades)
+    figure.update_xaxes(title="arithmetic intensity, FLOP per byte", range=[-1.2, 4.9], **decades)
     figure.update_yaxes(title="reachable TFLOP/s", **decades)
     figure.update_layout(title_text="Rooflines of GPU memory and of the link")
     return stamp(figure, "modelled", note, where=RATES)
