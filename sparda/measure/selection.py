@@ -2,8 +2,8 @@
 
     python -m sparda.measure.selection [--context 131072] [--quick]
 
-Shapes are MiniCPM4.1-8B's (32 query heads, 2 KV heads, d 128, k 96), random data. The floor of a row is the time
-of reading the compressed keys once (decode) or of the products of a causal pass (prefill).
+Shapes are MiniCPM4.1-8B's (32 query heads, 2 KV heads, d 128, k 96), random data. The floor of a row is the
+time of reading the compressed keys once (decode) or of the products of a causal pass (prefill).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def alternating_scores(batch: int, n_blocks: int, turn: int) -> Tensor:
 
 
 def plain_query_scores(q: Tensor, keys: Tensor, positions: Tensor, n_blocks: int) -> Tensor:
-    """The query selector written plainly in torch: tensor-core product, softmax, sum, pool; chunked by caller."""
+    """The query selector written plainly in torch: tensor-core product, softmax, sum, pool."""
     last = int(q.shape[2])
     batch, _, _, dim = q.shape
     grouped = q.reshape(batch, HEADS, -1, dim)  # [B, H, G*T_q, d]
@@ -179,7 +179,7 @@ def small_cases(batch: int, context: int) -> list[bench.Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Time the selection kernels on this GPU.")
     parser.add_argument("--context", type=int, default=131072, help="tokens")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 16, 32, 64])
     parser.add_argument("--quick", action="store_true", help="decode only, batch 4; nothing is stored")
