@@ -43,7 +43,7 @@ def _union_kernel(
         there = query < n_queries
         at = (pair.to(tl.int64) * n_queries + query)[:, None] * budget + slot[None, :]
         ids = tl.load(block_ids + at, mask=there[:, None] & (slot < budget)[None, :], other=-1)
-        bit = tl.broadcast_to((1 << token)[:, None], [TOKENS, LIST])
+        bit = tl.where(ids >= 0, (1 << token)[:, None], 0)
         tl.atomic_or(mine + ids, bit, mask=ids >= 0, sem="relaxed")
         row = (pair // n_kv).to(tl.int64) * n_queries
         first = tl.min(tl.load(positions + row + query, mask=there, other=2**31 - 1).to(tl.int32), 0)
@@ -217,11 +217,13 @@ def union_lists(
 
 
 def _check(q, k, v, block_ids, positions, size) -> None:
-    batch, n_kv, n_tokens, dim = (*k.shape, 0, 0, 0, 0)[:4]
-    n_queries = q.shape[2] if q.dim() == 4 else 0
-    backend.expect("q", q, (batch, None, None, dim), backend.FLOATS)
-    backend.expect("k", k, (batch, n_kv, n_tokens, dim), q.dtype)
-    backend.expect("v", v, tuple(k.shape), q.dtype)
+    if size < 1:
+        raise ValueError(f"block_size must be at least 1 token, got {size}")
+    backend.expect("q", q, (None, None, None, None), backend.FLOATS)
+    batch, n_queries, dim = q.shape[0], q.shape[2], q.shape[3]
+    backend.expect("k", k, (batch, None, None, dim), q.dtype)
+    n_kv, n_tokens = k.shape[1:3]
+    backend.expect("v", v, (batch, n_kv, n_tokens, dim), q.dtype)
     backend.expect("block_ids", block_ids, (batch, n_kv, n_queries, None), torch.int32)
     backend.expect("positions", positions, (batch, n_queries), (torch.int32, torch.int64))
     if q.shape[1] % n_kv:

@@ -80,8 +80,8 @@ def test_every_slot_is_read_once_and_masked_by_the_real_length(device, case, dty
 @pytest.mark.parametrize("dim", [64, 128])
 def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, poisoned, error):
     step = make_step(
-        cuda, torch.bfloat16, [40 * size - 3, 5, size, 17 * size + 1], group=group, dim=dim, size=size, budget=9,
-        n_slots=12,
+        cuda, torch.bfloat16, [40 * size - 3, 5, size, 17 * size + 1], group=group, dim=dim, size=size,
+        budget=9, n_slots=12,
     )  # fmt: skip
     assert error(step.run(out=poisoned(step.q.shape, torch.bfloat16, cuda)), step.want) < 1e-2
 

@@ -1,0 +1,159 @@
+"""sparse_prefill against exact attention over each query's blocks, in float32."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from sparda.kernels import sparse_prefill
+from sparda.kernels.sparse_prefill import PrefillTiles, union_lists
+
+from sparda.attention import block_attention
+from sparda.blocks import select_blocks
+from sparda.spec import Sparsity
+
+
+@dataclass
+class Prompt:
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    block_ids: torch.Tensor
+    positions: torch.Tensor
+    size: int
+
+    def run(self, **options):
+        return sparse_prefill(
+            self.q, self.k, self.v, self.block_ids, self.positions, block_size=self.size, **options
+        )
+
+    def want(self):
+        q, k, v = (t.float() for t in (self.q, self.k, self.v))
+        return block_attention(q, k, v, self.block_ids.long(), self.positions, block_size=self.size)
+
+
+def make_prompt(
+    device, dtype, *, batch=1, n_kv=1, group=3, dim=64, size=16, n_tokens=61, n_queries=None, budget=3
+) -> Prompt:
+    """The last n_queries of a prompt; each sequence of the batch ends 5 tokens before the one before it."""
+    n_queries = n_queries or n_tokens
+    rule = Sparsity(budget, block_size=size, local_blocks=1)
+    positions = torch.arange(n_tokens - n_queries, n_tokens).repeat(batch, 1)
+    positions = (positions - 5 * torch.arange(batch)[:, None]).clamp(min=0)
+    scores = torch.randn(batch, n_kv, n_queries, -(-n_tokens // size))
+    ids = select_blocks(scores, positions, rule).int()
+    q = torch.randn(batch, n_kv * group, n_queries, dim).to(dtype)
+    k, v = (torch.randn(batch, n_kv, n_tokens, dim).to(dtype) for _ in range(2))
+    return Prompt(*(t.to(device) for t in (q, k, v, ids, positions)), size)
+
+
+CASES = {
+    "group of three over 16 tokens": ({"n_queries": 19}, PrefillTiles()),
+    "no grouping, one token a tile": ({"group": 1, "n_queries": 3}, PrefillTiles(rows=1)),
+    "two sequences, wide heads": (
+        {"batch": 2, "n_kv": 2, "dim": 128, "n_queries": 5},
+        PrefillTiles(rows=16),
+    ),
+    "group of 16, large blocks": ({"group": 16, "size": 32, "n_tokens": 150, "n_queries": 9}, PrefillTiles()),
+    "a prompt from its first token": ({"n_tokens": 20, "group": 4}, PrefillTiles()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_every_query_attends_to_its_own_blocks_only(device, case, dtype, poisoned, error):
+    options, tiles = CASES[case]
+    prompt = make_prompt(device, dtype, **options)
+    out = poisoned(prompt.q.shape, dtype, device)
+    assert prompt.run(out=out, tiles=tiles) is out
+    assert error(out, prompt.want()) < (1e-5 if dtype is torch.float32 else 1e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [16, 32, 64, 128])
+@pytest.mark.parametrize("group", [1, 7, 16, 32])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, poisoned, error):
+    options = {"batch": 2, "n_kv": 2, "group": group, "dim": dim, "size": size, "budget": 6}
+    prompt = make_prompt(cuda, torch.bfloat16, n_tokens=20 * size + 13, n_queries=9 * size + 5, **options)
+    out = prompt.run(out=poisoned(prompt.q.shape, torch.bfloat16, cuda))
+    assert error(out, prompt.want()) < 1e-2
+
+
+def test_a_query_without_any_block_gets_zeros(device):
+    prompt = make_prompt(device, torch.float32, n_queries=4)
+    prompt.block_ids[:, :, 1] = -1
+    out = prompt.run()
+    assert (out[:, :, 1] == 0).all()
+    assert not out.isnan().any()
+
+
+def test_the_union_holds_each_block_once_with_the_bits_of_its_readers(device):
+    prompt = make_prompt(device, torch.float32, n_queries=7, n_tokens=200, budget=5)
+    entries, counts = (t.cpu() for t in union_lists(prompt.block_ids, prompt.positions, 4, 13, 16))
+    for tile in range(2):
+        shared, other = counts[tile].tolist()
+        row = entries[tile].tolist()
+        listed = row[:shared] + row[len(row) - other :]
+        got = {entry // 65536: entry % 65536 for entry in listed}
+        lists = prompt.block_ids[0, 0, 4 * tile : 4 * tile + 4].tolist()
+        blocks = {block for ids in lists for block in ids if block >= 0}
+        want = {b: sum(1 << i for i, ids in enumerate(lists) if b in ids) for b in blocks}
+        assert got == want
+        assert len(listed) == len(got)
+        first = int(prompt.positions[0, 4 * tile])
+        everyone = (1 << len(lists)) - 1
+        assert {b for b, bits in want.items() if bits == everyone and 16 * b + 15 <= first} == {
+            entry // 65536 for entry in row[:shared]
+        }
+
+
+def test_the_torch_backend_is_the_reference(reference_only):
+    prompt = make_prompt("cpu", torch.float32)
+    assert torch.equal(prompt.run(), prompt.want())
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"block_ids": torch.full((1, 1, 61, 3), 4, dtype=torch.int32)}, ValueError, "longer sequence"),
+        ({"block_ids": torch.zeros(1, 1, 61, 3, dtype=torch.int64)}, TypeError, "block_ids must be int32"),
+        ({"positions": torch.zeros(1, 60, dtype=torch.int64)}, ValueError, "positions must have shape"),
+        ({"k": torch.zeros(61, 64)}, ValueError, "k must have shape"),
+        ({"v": torch.zeros(1, 1, 60, 64)}, ValueError, "v must have shape"),
+        ({"q": torch.zeros(1, 61, 3, 64).transpose(1, 2)}, ValueError, "contiguous"),
+        ({"size": 0}, ValueError, "block_size"),
+    ],
+)
+def test_bad_arguments_are_refused_at_the_door(change, kind, message):
+    prompt = make_prompt("cpu", torch.float32)
+    for name, value in change.items():
+        setattr(prompt, name, value)
+    with pytest.raises(kind, match=message):
+        prompt.run()
+
+
+ATTEND = {
+    "q": "*bf16", "k": "*bf16", "v": "*bf16", "positions": "*i64", "entries": "*i32", "counts": "*i32",
+    "out": "*bf16", "scale": "fp32", "n_queries": "i32", "n_tokens": "i32", "n_tiles": "i32",
+    "budget": "i32", "n_kv": "i32",
+}  # fmt: skip
+UNION = {
+    "block_ids": "*i32", "positions": "*i64", "marks": "*i32", "entries": "*i32", "counts": "*i32",
+    "n_queries": "i32", "n_tiles": "i32", "n_all": "i32", "n_blocks": "i32", "budget": "i32", "n_kv": "i32",
+}  # fmt: skip
+
+
+def test_both_kernels_compile_for_hopper_without_spills(compiled):
+    tiles = PrefillTiles()
+    attend = compiled(
+        "sparda.kernels.sparse_prefill", "_attend_kernel", signature=ATTEND, num_warps=tiles.num_warps,
+        constexprs={"G": 16, "HEADS": 16, "TOKENS": 4, "S": 64, "D": 128, "PRECISION": "tf32"},
+        num_stages=tiles.num_stages,
+    )  # fmt: skip
+    assert "wgmma.mma_async" in attend["ptx"]
+    assert attend["usage"]["local"] == attend["usage"]["stack"] == 0
+    union = compiled(
+        "sparda.kernels.sparse_prefill", "_union_kernel", signature=UNION,
+        constexprs={"TOKENS": 4, "LIST": 128, "S": 64, "STEP": 1024},
+    )  # fmt: skip
+    assert union["usage"]["local"] == union["usage"]["stack"] == 0
