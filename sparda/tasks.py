@@ -80,11 +80,14 @@ def niah_single(
     hay = _take(pool, rng.randrange(len(pool)), n_characters=n_tokens * _MOST_CHARACTERS_PER_TOKEN)
     answer = _number_not_in(" ".join(hay), digits, rng)
     build = partial(_build, tokenizer, hay, depth, answer)
-    count = bisect_right(range(len(hay) + 1), n_tokens, key=lambda n: build(n).input_ids.shape[1]) - 1
-    if count < 0:
-        least = build(0).input_ids.shape[1]
+    least = build(0).input_ids.shape[1]
+    if least > n_tokens:
         raise ValueError(f"n_tokens = {n_tokens} cannot hold question and needle; use at least {least}")
-    return build(count)
+    alone = tokenizer([f" {sentence}" for sentence in hay], add_special_tokens=False)["input_ids"]
+    count = bisect_right(list(accumulate(map(len, alone), initial=least)), n_tokens) - 1
+    while (made := build(count)).input_ids.shape[1] > n_tokens:  # sentences side by side may need more
+        count -= 1
+    return made
 
 
 def _take(pool: Sequence[str], start: int, n_characters: int) -> list[str]:
@@ -107,8 +110,7 @@ def _build(tokenizer: Any, hay: list[str], depth: float, answer: str, n_sentence
     at = round(depth * n_sentences)
     parts = [*hay[:at], needle, *hay[at:n_sentences]]
     prompt = _as_chat(tokenizer, _PROMPT.format(hay=" ".join(parts)))
-    # verbose: no warning about a longer attempt that is thrown away
-    encoded = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    encoded = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
     first = prompt.index(needle)
     digits = first + needle.index(answer)
     span = partial(_tokens_of, encoded["offset_mapping"])

@@ -38,6 +38,8 @@ class Words:
     chat_template = None
 
     def __call__(self, prompt, **_):
+        if isinstance(prompt, list):
+            return {"input_ids": [self(part)["input_ids"] for part in prompt]}
         spans, at = [], 0
         for word in prompt.split():
             at = prompt.index(word, at)
