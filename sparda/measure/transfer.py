@@ -1,0 +1,181 @@
+"""Tune the transfer on the present GPU: GB/s and slow-down of compute against CTAs and warps.
+
+    python -m sparda.measure.transfer [--gib 4] [--quick]
+
+Writes data/measured/<device>/transfer.csv (curves), transfer.json (the fitted models) and rows in
+kernels.csv. Shapes are MiniCPM4.1-8B's: runs of 32 KiB, bf16; the store is written before it is read. The floor
+of a gather is its bytes over the rate of the copy engine, measured in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import torch
+
+from sparda.kernels import gather_misses
+from sparda.kernels.host_memory import pinned_empty
+from sparda.linkmodel import CTA_COUNTS, LinkModel
+from sparda.measure import bench, overlap
+from sparda.measure.transfer_cases import random_misses
+
+WARPS = (4, 8, 16)
+N_SLOTS, PAIRS = 96, 128  # slots of a head; B * H at batch 64
+RUN_KIB = {16: (2, 32, 128), 32: (2, 64, 128)}  # bf16 runs: K and V, S, d
+
+
+@dataclass(frozen=True)
+class Point:
+    """One line of transfer.csv; slowdown is of the compute named, beside an unending transfer."""
+
+    transport: str  # uva | copy_engine
+    beside: str  # alone | ffn | attention
+    run_kib: int
+    runs: int
+    n_ctas: int
+    num_warps: int
+    gb_per_s: float
+    slowdown: float
+
+
+class Stores:
+    """One written store and one set of slots, seen with runs of 16 or 32 KiB."""
+
+    def __init__(self, gib: int):
+        self.gib = gib
+        self.host = pinned_empty((gib * 2**30,), torch.uint8)
+        words = self.host.view(torch.int64)
+        torch.arange(words.numel(), out=words)
+        self.slots = torch.empty(PAIRS * N_SLOTS * 2**15, dtype=torch.uint8, device="cuda")
+
+    def arguments(self, run_kib: int, n_runs: int, *, per_head: bool = False, seed: int = 0) -> tuple:
+        """Arguments of a gather with a fresh random list; ``per_head``: n_runs spread over all heads."""
+        pairs = PAIRS if per_head else 1
+        host, slots = (
+            s.view(torch.bfloat16).view(1, pairs, -1, *RUN_KIB[run_kib]) for s in (self.host, self.slots)
+        )
+        generator = torch.Generator().manual_seed(seed)
+        ids = random_misses(pairs, host.shape[2], slots.shape[2], n_runs // pairs, generator)
+        return host, slots, *(t.cuda() for t in ids)
+
+
+def gathers(stores: Stores, run_kib: int, n_runs: int, how_many: int, **options) -> list[Callable]:
+    """Calls with different lists, for one graph."""
+    per_head = options.pop("per_head", False)
+    cases = [stores.arguments(run_kib, n_runs, per_head=per_head, seed=seed) for seed in range(how_many)]
+    return [partial(gather_misses, *case, **options) for case in cases]
+
+
+def copy_engine(stores: Stores, n_bytes: int = 2**28) -> bench.Times:
+    """One contiguous cudaMemcpyAsync: the fastest that the link is known to go."""
+    return bench.time_graph([lambda: stores.slots[:n_bytes].copy_(stores.host[:n_bytes], non_blocking=True)])
+
+
+CASES = [  # name, run KiB, runs, lists in a graph, options
+    ("16k_x4096", 16, 4096, 2, {}),
+    ("32k_x2048", 32, 2048, 2, {}),
+    ("16k_x176", 16, 176, 10, {}),
+    ("16k_x44", 16, 44, 20, {}),
+    ("32k_x88", 32, 88, 10, {}),
+    ("32k_x22", 32, 22, 20, {}),
+    ("32k_4of96_x512", 32, 512, 4, {"per_head": True}),
+]
+
+
+def kernel_rows(stores: Stores, engine: bench.Times, counts: Iterable[int]) -> list[bench.Row]:
+    """kernels.csv: the cases that the targets name, for several CTA counts."""
+    rates = bench.Ceilings(2**28 / (engine.median_us * 1e-6), float("inf"))
+    rows = [
+        bench.row("gather_misses", "contiguous_256MiB", "copy_engine", engine, n_bytes=2**28, rates=rates)
+    ]
+    for name, run_kib, n_runs, lists, options in CASES:
+        for n_ctas in counts:
+            times = bench.time_graph(gathers(stores, run_kib, n_runs, lists, n_ctas=n_ctas, **options))
+            n_bytes = n_runs * run_kib * 1024
+            rows.append(row(f"{name}_c{n_ctas}", "triton", times, n_bytes=n_bytes))
+    return rows
+
+
+def curves(stores: Stores, loads: dict[str, overlap.Load], counts: Iterable[int]) -> list[Point]:
+    """transfer.csv: every CTA count and warp count, alone and beside each load; then the copy engine."""
+    points = []
+    n_short, n_long = 2048, 12_288  # 64 MiB inside a load; 384 MiB around it
+    short, long = (stores.arguments(32, n, seed=n) for n in (n_short, n_long))
+    for num_warps in WARPS:
+        for n_ctas in counts:
+            shape = {"n_ctas": n_ctas, "num_warps": num_warps}
+            calls = [partial(gather_misses, *a, **shape) for a in (short, long)]
+            base = Point("uva", "alone", 32, n_short, n_ctas, num_warps, 0.0, 1.0)
+            points += _beside(base, loads, calls[0], calls[1])
+    engine = [partial(_engine_copy, stores, n * 2**15) for n in (n_short, n_long)]
+    points += _beside(Point("copy_engine", "alone", 0, 1, 0, 0, 0.0, 1.0), loads, engine[0], engine[1])
+    return points
+
+
+def _engine_copy(stores: Stores, n_bytes: int) -> None:
+    stores.slots[:n_bytes].copy_(stores.host[:n_bytes], non_blocking=True)
+
+
+def _beside(base: Point, loads: dict, short: Callable, long: Callable, n_bytes: int = 2**26) -> list[Point]:
+    alone = bench.time_graph([short], replays=7, warm_up=1)
+    points = [replace(base, gb_per_s=n_bytes / alone.median_us / 1e3)]
+    for name, load in loads.items():
+        slow = overlap.slowdown(load, long)
+        rate = n_bytes / overlap.transfer_us(load, short) / 1e3
+        points.append(replace(base, beside=name, gb_per_s=rate, slowdown=slow))
+    return points
+
+
+def fit(points: Iterable[Point], num_warps: int) -> LinkModel:
+    """The curves of one warp count, beside the FFN."""
+    chosen = [p for p in points if p.transport == "uva" and p.beside == "ffn" and p.num_warps == num_warps]
+    return LinkModel.fit((p.n_ctas, p.gb_per_s, p.slowdown) for p in chosen)
+
+
+def table(points: Iterable[Point]) -> None:
+    """Print the curves, one line a point."""
+    print(f"{'transport':<12}{'beside':<11}{'CTAs':>5}{'warps':>6}{'GB/s':>8}{'slow-down':>11}")
+    for p in points:
+        print(
+            f"{p.transport:<12}{p.beside:<11}{p.n_ctas:>5}{p.num_warps:>6}{p.gb_per_s:>8.1f}{p.slowdown:>11.3f}"
+        )
+
+
+def save(points: list[Point], models: dict[int, LinkModel]) -> None:
+    """Write transfer.csv and transfer.json of this device."""
+    import pandas as pd
+
+    folder = bench.DATA / bench.device_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame([asdict(p) for p in points])
+    frame.to_csv(folder / "transfer.csv", index=False, float_format="%.4g", lineterminator="\n")
+    about = bench.describe_run() | {"models": {str(w): asdict(m) for w, m in models.items()}}
+    (folder / "transfer.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gib", type=int, default=4, help="size of the host store")
+    parser.add_argument("--quick", action="store_true", help="few CTA counts")
+    args = parser.parse_args()
+    bench.need_cuda()
+    counts = (4, 8, 16, 32) if args.quick else CTA_COUNTS
+    stores = Stores(args.gib)
+    engine = copy_engine(stores)
+    rows = kernel_rows(stores, engine, [c for c in counts if c in (8, 16, 32)])
+    bench.show(rows)
+    points = curves(stores, overlap.loads(), counts)
+    table(points)
+    models = {w: fit(points, w) for w in WARPS}
+    bench.save(rows, topic="transfer")
+    save(points, models)
+
+
+if __name__ == "__main__":
+    main()
