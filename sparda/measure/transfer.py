@@ -3,8 +3,8 @@
     python -m sparda.measure.transfer [--gib 4] [--quick]
 
 Writes data/measured/<device>/transfer.csv (curves), transfer.json (the fitted models) and rows in
-kernels.csv. Shapes are MiniCPM4.1-8B's: runs of 32 KiB, bf16; the store is written before it is read. The floor
-of a gather is its bytes over the rate of the copy engine, measured in the same process.
+kernels.csv. Shapes are MiniCPM4.1-8B's: runs of 32 KiB, bf16; the store is written before it is read. The
+floor of a gather is its bytes over the rate of the copy engine, measured in the same process.
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ CASES = [  # name, run KiB, runs, lists in a graph, options
 def kernel_rows(stores: Stores, engine: bench.Times, counts: Iterable[int]) -> list[bench.Row]:
     """kernels.csv: the cases that the targets name, for several CTA counts."""
     rates = bench.Ceilings(2**28 / (engine.median_us * 1e-6), float("inf"))
-    rows = [
-        bench.row("gather_misses", "contiguous_256MiB", "copy_engine", engine, n_bytes=2**28, rates=rates)
-    ]
+    row = partial(bench.row, "gather_misses", rates=rates)
+    rows = [row("contiguous_256MiB", "copy_engine", engine, n_bytes=2**28)]
     for name, run_kib, n_runs, lists, options in CASES:
         for n_ctas in counts:
             times = bench.time_graph(gathers(stores, run_kib, n_runs, lists, n_ctas=n_ctas, **options))
