@@ -76,9 +76,10 @@ smoke: $(STAMP) ## build every figure in the smoke profile, under build/
 
 lab: $(STAMP) ## JupyterLab on 127.0.0.1, with a token
 	@$(PY) tools/lab_settings.py build/lab-settings
-	JUPYTERLAB_SETTINGS_DIR=build/lab-settings $(PY) -m jupyter lab --ServerApp.ip=127.0.0.1 \
+	JUPYTERLAB_SETTINGS_DIR="$(CURDIR)/build/lab-settings" $(PY) -m jupyter lab --ServerApp.ip=127.0.0.1 \
+	  --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb \
 	  --LabApp.extension_manager=readonly --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
-	  $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS) notebooks/00_start.ipynb
+	  $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 clean: ## remove what was built; .venv and the committed figures stay
 	rm -rf build figures/index.html figures/plotly.min.js figures/chapters figures/failed figures/.state

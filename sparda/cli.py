@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
+
+DISK = {
+    errno.ENOSPC: "the disk is full; free some space and run again",
+    errno.EDQUOT: "the disk quota is used up; free some space and run again",
+    errno.EROFS: "the folder is read-only; give another with --output",
+    errno.EACCES: "the folder may not be written; give another with --output",
+}
 
 
 def _reproduce(options) -> int:
@@ -59,6 +67,13 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"sparda: the package {error.name} is missing; run `make install`", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        print(
+            f"sparda: {DISK[error.errno]} ({error.filename}); earlier results are untouched", file=sys.stderr
+        )
+        return 1
     except Exception as error:
         from sparda.figures.catalogue import BuildError
 

@@ -197,7 +197,8 @@ def _attempt(chapter: Chapter, build: Build) -> bool:
         seconds = build_chapter(chapter, build)
     except Exception as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        print(f"{chapter.name}: FAILED: {ENOSPC if full else error}", file=sys.stderr)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"{chapter.name}: FAILED: {ENOSPC if full else reason}", file=sys.stderr)
         kept = build.output / "failed" / chapter.notebook
         if kept.is_file():
             print(f"  see {os.path.relpath(kept)}; the earlier results are untouched", file=sys.stderr)

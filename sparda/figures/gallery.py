@@ -149,6 +149,9 @@ def write(root: Path, folder: Path) -> Path:
     texts = {"plotly.min.js": get_plotlyjs(), "index.html": PAGE.substitute(body="".join(parts))}
     for name, text in texts.items():
         fresh = folder / f".{name}.new"
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, folder / name)
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, folder / name)
+        finally:
+            fresh.unlink(missing_ok=True)  # what a full disk has cut off
     return folder / "index.html"
