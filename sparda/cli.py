@@ -70,9 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in DISK:
             raise
-        print(
-            f"sparda: {DISK[error.errno]} ({error.filename}); earlier results are untouched", file=sys.stderr
-        )
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"sparda: {DISK[error.errno]}{where}; earlier results are untouched", file=sys.stderr)
         return 1
     except Exception as error:
         from sparda.figures.catalogue import BuildError
