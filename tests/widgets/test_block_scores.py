@@ -1,0 +1,106 @@
+"""The block-score explorer without a browser: set a value, look at the figure."""
+
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("ipywidgets")
+pytest.importorskip("anywidget")
+pytest.importorskip("plotly")
+pytest.importorskip("pandas")
+
+from sparda.figures.score_map import ScoreMaps
+from sparda.spec import Sparsity
+from sparda.widgets.block_scores import explore_blocks
+
+RULE = Sparsity(budget_blocks=4, block_size=16, local_blocks=1)
+
+
+@pytest.fixture(scope="module")
+def maps():
+    positions = torch.arange(3, 512, 4)
+    scores = torch.rand(3, 2, len(positions), 32, generator=torch.Generator().manual_seed(0))
+    mass = scores.masked_fill(torch.arange(32) > positions[:, None] // 16, 0)
+    return ScoreMaps(scores, mass / mass.sum(-1, keepdim=True), positions, ["text"] * 32, RULE)
+
+
+def control(box, description):
+    columns = box.children[0].children
+    return next(c for column in columns for c in column.children if c.description == description)
+
+
+def title(box):
+    return box.children[1].layout.title.text
+
+
+def marks(box, name):
+    return list(next(t for t in box.children[1].data if t.name == name).x)
+
+
+def test_the_budget_slider_adds_learned_blocks_and_keeps_the_forced_ones(maps):
+    box = explore_blocks(maps, live=True, budget_blocks=4)
+    before = marks(box, "learned, read")
+    control(box, "budget k").value = 9
+    assert marks(box, "forced, read") == [0, 30, 31]
+    assert len(marks(box, "learned, read")) == 6
+    assert set(before) <= set(marks(box, "learned, read"))
+    assert "reads 9 of 32 blocks" in title(box)
+
+
+def test_the_query_slider_moves_the_marks(maps):
+    box = explore_blocks(maps, live=True)
+    control(box, "query").value = 255
+    assert marks(box, "forced, read") == [0, 14, 15]
+    assert set(box.children[1].data[1].y) == {255}
+    assert "query 255 reads 8 of 16" in title(box)
+
+
+def test_another_layer_or_head_draws_another_map(maps):
+    box = explore_blocks(maps, live=True)
+    seen = [box.children[1].data[0].z.tolist()]
+    for name in ("layer", "KV head"):
+        control(box, name).value = 1
+        assert box.children[1].data[0].z.tolist() not in seen
+        seen.append(box.children[1].data[0].z.tolist())
+    assert title(box).startswith("Layer 1, KV head 1")
+
+
+def test_the_static_twin_is_three_stamped_figures(maps):
+    figures = explore_blocks(maps, live=False, note="made up")
+    assert [f.layout.meta["status"] for f in figures] == ["measured"] * 3
+    assert all("made up" in f.layout.meta["stamp"] for f in figures)
+    assert [f.data[1].y[0] for f in figures] == [255, 383, 511]
+
+
+def test_static_is_the_default_outside_a_notebook(maps):
+    assert isinstance(explore_blocks(maps), list)
+
+
+def test_an_unknown_keyword_is_refused_with_the_known_ones(maps):
+    with pytest.raises(TypeError, match="does not know buget; it takes layer, head, position"):
+        explore_blocks(maps, buget=4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"layer": 3}, "layer = 3 is not in these maps; choose from 0 to 2"),
+        ({"head": -1}, "head = -1"),
+        ({"position": 2}, "choose from 3 to 511"),
+        ({"budget_blocks": 2}, "choose from 3 to 32"),
+    ],
+)
+def test_a_value_outside_of_the_maps_is_refused_with_its_range(maps, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        explore_blocks(maps, live=True, **wrong)
+
+
+def test_a_redraw_takes_less_than_a_tenth_of_a_second(maps):
+    box = explore_blocks(maps, live=True)
+    slider, times = control(box, "layer"), []
+    for value in (1, 2, 0, 1, 2):
+        start = time.perf_counter()
+        slider.value = value
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.1
