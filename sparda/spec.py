@@ -102,7 +102,10 @@ class Sparsity:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A GPU and its link to host memory; GB/s are 10**9 bytes a second."""
+    """A GPU and its link to host memory; GB/s are 10**9 bytes a second.
+
+    ``memory_gib`` is what the driver reports: the gigabytes in the product names are close to GiB.
+    """
 
     name: str
     memory_gib: float
@@ -146,7 +149,7 @@ SPARSITY = {
 
 HARDWARE = {
     "h100": Hardware("H100 SXM 80 GB", 80, 3350, 989, "PCIe 5.0 x16", 64, "NVIDIA H100 datasheet"),
-    "h200": Hardware("H200 SXM 141 GB", 131, 4800, 989, "PCIe 5.0 x16", 64, "NVIDIA H200 datasheet"),
+    "h200": Hardware("H200 SXM 141 GB", 140, 4800, 989, "PCIe 5.0 x16", 64, "NVIDIA H200 datasheet"),
     "a100": Hardware("A100 SXM 80 GB", 80, 2039, 312, "PCIe 4.0 x16", 32, "NVIDIA A100 datasheet"),
     "gh200": Hardware("GH200 96 GB", 96, 4000, 989, "NVLink-C2C", 450, "NVIDIA GH200 datasheet"),
     "rtx4090": Hardware("RTX 4090", 24, 1008, 165, "PCIe 4.0 x16", 32, "NVIDIA Ada whitepaper"),
