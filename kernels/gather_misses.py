@@ -4,8 +4,9 @@
 
 A miss is one contiguous run of 2 * S * d elements, K and V together, in the store as in the slots; its bytes
 are copied as int32 words, whatever their dtype. Runs are cut into segments, and the CTAs take the segments in
-turn: a short list then keeps every CTA busy, and neighbours read adjacent memory. Each CTA asks for its next
-segment before it stores the one at hand, so the link never waits for a store.
+turn: a short list then keeps every CTA busy, and neighbours read adjacent memory. The loop is pipelined: a
+CTA keeps STAGES segments in flight as asynchronous copies into its shared memory, so a few CTAs have enough
+bytes under way to fill the link. Loads into registers need twice as many, or 16 warps each.
 
 Triton takes the pinned tensor itself: the launcher asks the driver for the address that the GPU uses.
 """
@@ -16,8 +17,9 @@ from sparda.kernels.backend import check_values, choose, expect, expect_power_of
 from sparda.kernels.host_memory import expect_reachable
 from torch import Tensor
 
-SEGMENT_BYTES = 8192  # what one CTA asks for at a time; it divides every run from 8 KiB up
-N_CTAS = 16
+SEGMENT_BYTES = 4096  # what one CTA asks for at a time; it divides every run from 4 KiB up
+STAGES = 8  # segments in flight per CTA
+N_CTAS = 8
 NUM_WARPS = 4
 
 
@@ -30,29 +32,25 @@ def gather_misses_reference(host: Tensor, slots: Tensor, src: Tensor, dst: Tenso
 
 
 @triton.jit
-def copy_runs(host, slots, src, dst, n_misses, first, step, RUN: tl.constexpr, SEGMENT: tl.constexpr):
-    """Copy segments first, first + step, ... of a miss list; all sizes in int32 words."""
+def copy_runs(
+    host, slots, src, dst, n_misses, first, step, RUN: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """Copy segments first, first + step, ... of a miss list; RUN and SEGMENT in int32 words."""
     PER_RUN: tl.constexpr = RUN // SEGMENT
     lane = tl.arange(0, SEGMENT)
-    total = n_misses * PER_RUN
-    here = first
-    run = tl.load(src + here // PER_RUN, mask=here < total, other=0).to(tl.int64)
-    base = (here % PER_RUN) * SEGMENT
-    data = tl.load(host + run * RUN + base + lane, mask=here < total, other=0)
-    while here < total:
+    for here in tl.range(first, n_misses * PER_RUN, step, num_stages=STAGES):
+        run = tl.load(src + here // PER_RUN).to(tl.int64)
         slot = tl.load(dst + here // PER_RUN).to(tl.int64)
-        there = here + step  # its loads are in flight while this segment is stored
-        run = tl.load(src + there // PER_RUN, mask=there < total, other=0).to(tl.int64)
-        next_base = (there % PER_RUN) * SEGMENT
-        next_data = tl.load(host + run * RUN + next_base + lane, mask=there < total, other=0)
-        tl.store(slots + slot * RUN + base + lane, data)
-        here, base, data = there, next_base, next_data
+        within = (here % PER_RUN) * SEGMENT + lane
+        tl.store(slots + slot * RUN + within, tl.load(host + run * RUN + within))
 
 
 @triton.jit
-def gather_misses_kernel(host, slots, src, dst, count, RUN: tl.constexpr, SEGMENT: tl.constexpr):
-    n_misses = tl.load(count)
-    copy_runs(host, slots, src, dst, n_misses, tl.program_id(0), tl.num_programs(0), RUN, SEGMENT)
+def gather_misses_kernel(
+    host, slots, src, dst, count, RUN: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr
+):
+    cta, n_ctas = tl.program_id(0), tl.num_programs(0)
+    copy_runs(host, slots, src, dst, tl.load(count), cta, n_ctas, RUN, SEGMENT, STAGES)
 
 
 def gather_misses(
@@ -65,6 +63,7 @@ def gather_misses(
     n_ctas: int = N_CTAS,
     num_warps: int = NUM_WARPS,
     segment_bytes: int = SEGMENT_BYTES,
+    stages: int = STAGES,
 ) -> Tensor:
     """Copy the first ``count`` misses from the host store into their slots, in place; return slots.
 
@@ -73,7 +72,8 @@ def gather_misses(
     src   : [M] int32, run index (b * H + h) * N + block of each miss
     dst   : [M] int32, run index (b * H + h) * C + slot
     count : [1] int32 on the device of slots: the host never needs to know it
-    n_ctas, num_warps, segment_bytes : bytes in flight at once; sparda.measure.transfer tunes them
+    n_ctas, num_warps, segment_bytes, stages : n_ctas * segment_bytes * stages bytes are in flight at once;
+            sparda.measure.transfer tunes them
 
     Nothing here waits for the GPU; a CUDA graph can hold the call. Raises ValueError or TypeError for a store
     that the GPU cannot read, other layouts, and ids out of range (checked on CPU, or with SPARDA_CHECK=1).
@@ -82,11 +82,12 @@ def gather_misses(
     check_transfer(host, slots, src, dst, count)
     if backend == "torch":
         return gather_misses_reference(host, slots, src, dst, count)
-    if n_ctas < 1:
-        raise ValueError(f"n_ctas must be at least 1, got {n_ctas}")
+    if min(n_ctas, stages) < 1:
+        raise ValueError(f"n_ctas and stages must be at least 1, got {n_ctas} and {stages}")
     run, segment = run_words(slots), segment_words(slots, segment_bytes)
     gather_misses_kernel[(n_ctas,)](
-        as_words(host), as_words(slots), src, dst, count, RUN=run, SEGMENT=segment, num_warps=num_warps
+        as_words(host), as_words(slots), src, dst, count,
+        RUN=run, SEGMENT=segment, STAGES=stages, num_warps=num_warps,
     )  # fmt: skip
     return slots
 

@@ -28,6 +28,7 @@ from sparda.kernels.doorbell import LATE, STOP, elapsed, nap, now_ns, ring_kerne
 from sparda.kernels.gather_misses import (
     NUM_WARPS,
     SEGMENT_BYTES,
+    STAGES,
     check_transfer,
     copy_runs,
     gather_misses,
@@ -49,7 +50,7 @@ def _address(table, job, FIELD: tl.constexpr):
 @triton.jit
 def worker_kernel(
     table, queue, head, done, control, limit_ns,
-    RUN: tl.constexpr, SEGMENT: tl.constexpr, QUEUE: tl.constexpr, CLOCK: tl.constexpr,
+    RUN: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr, QUEUE: tl.constexpr, CLOCK: tl.constexpr,
 ):  # fmt: skip
     """Answer bells until stopped or idle for limit_ns: one CTA of the pool."""
     cta, n_ctas = tl.program_id(0), tl.num_programs(0)
@@ -63,7 +64,7 @@ def worker_kernel(
             n_misses = tl.load(_address(table, job, 4), volatile=True)
             host, slots = _address(table, job, 0), _address(table, job, 1)
             src, dst = _address(table, job, 2), _address(table, job, 3)
-            copy_runs(host, slots, src, dst, n_misses, cta, n_ctas, RUN, SEGMENT)
+            copy_runs(host, slots, src, dst, n_misses, cta, n_ctas, RUN, SEGMENT, STAGES)
             ticket += 1
             tl.debug_barrier()  # every thread's stores come before the release below
             tl.atomic_xchg(done + cta, ticket, sem="release", scope="gpu")
@@ -99,12 +100,13 @@ class ResidentWorker:
         n_ctas: int = 8,
         num_warps: int = NUM_WARPS,
         segment_bytes: int = SEGMENT_BYTES,
+        stages: int = STAGES,
         idle_s: float = 2.0,
     ):
         if not jobs or n_ctas < 1 or idle_s <= 0:
             raise ValueError(f"need jobs, CTAs and a time limit; got {len(jobs)}, {n_ctas}, {idle_s} s")
         self.jobs, self.n_ctas, self.num_warps = list(jobs), n_ctas, num_warps
-        self.limit_ns = int(idle_s * 1e9)
+        self.limit_ns, self.stages = int(idle_s * 1e9), stages
         for job in self.jobs:
             check_transfer(*job)
         slots = self.jobs[0][1]
@@ -151,7 +153,7 @@ class ResidentWorker:
         with torch.cuda.stream(self.stream):
             worker_kernel[(self.n_ctas,)](
                 self.table, self.queue, self.head, self.done, self.control, limit_ns,
-                RUN=self.run, SEGMENT=self.segment, QUEUE=self.queue_size, CLOCK=True,
+                RUN=self.run, SEGMENT=self.segment, STAGES=self.stages, QUEUE=self.queue_size, CLOCK=True,
                 num_warps=self.num_warps,
             )  # fmt: skip
 

@@ -31,7 +31,9 @@ def test_interpreted_worker_answers_every_bell_and_leaves_when_stopped(interpret
     assert head.item() == 2
     assert tickets.tolist() == [2, 1]
     control[1] = 1
-    worker_kernel[(2,)](table, queue, head, done, control, 10**9, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
+    worker_kernel[(2,)](
+        table, queue, head, done, control, 10**9, RUN=512, SEGMENT=256, STAGES=2, QUEUE=4, CLOCK=False
+    )
     wait_kernel[(1,)](done, tickets, control, 0, 2, 10, CLOCK=False)
     assert done.tolist() == [2, 2]
     assert control[0] == 0
@@ -42,7 +44,9 @@ def test_interpreted_worker_answers_every_bell_and_leaves_when_stopped(interpret
 def test_interpreted_worker_leaves_by_itself_when_no_bell_rings(interpreter):
     jobs = [random_case(interpreter, heads=1, n_blocks=4, n_slots=2)]
     table, queue, head, done, _, control = state_of(jobs)
-    worker_kernel[(1,)](table, queue, head, done, control, 100, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
+    worker_kernel[(1,)](
+        table, queue, head, done, control, 100, RUN=512, SEGMENT=256, STAGES=2, QUEUE=4, CLOCK=False
+    )
     assert torch.isnan(jobs[0].slots).all()
 
 
@@ -63,7 +67,9 @@ def test_interpreted_tickets_survive_wrapping_around(interpreter):
     control[1] = 1
     ring_kernel[(1,)](queue, head, tickets, 0, QUEUE=4)
     assert head.item() == -(2**31)
-    worker_kernel[(1,)](table, queue, head, done, control, 100, RUN=512, SEGMENT=256, QUEUE=4, CLOCK=False)
+    worker_kernel[(1,)](
+        table, queue, head, done, control, 100, RUN=512, SEGMENT=256, STAGES=2, QUEUE=4, CLOCK=False
+    )
     wait_kernel[(1,)](done, tickets, control, 0, 1, 10, CLOCK=False)
     assert control[0] == 0
     assert same_bits(jobs[0].slots, want)
@@ -88,7 +94,7 @@ def test_jobs_of_different_runs_are_refused(reference_only):
 @pytest.mark.parametrize("kernel", ["worker_kernel", "ring_kernel", "wait_kernel"])
 def test_the_kernels_compile_for_sm_90_and_order_their_stores(compiled, kernel):
     signatures = {
-        "worker_kernel": (WORKER, {"RUN": 8192, "SEGMENT": 2048, "QUEUE": 64, "CLOCK": True}),
+        "worker_kernel": (WORKER, {"RUN": 8192, "SEGMENT": 1024, "STAGES": 8, "QUEUE": 64, "CLOCK": True}),
         "ring_kernel": (
             {**dict.fromkeys(("queue", "head", "tickets"), "*i32"), "job": "i32"},
             {"QUEUE": 64},
@@ -109,7 +115,7 @@ def test_the_kernels_compile_for_sm_90_and_order_their_stores(compiled, kernel):
         release = ptx.index("release")
         assert "bar.sync" in ptx[max(0, release - 600) : release]
     if kernel == "worker_kernel":
-        assert "ld.global.v4.b32" in ptx
+        assert "cp.async.cg.shared.global" in ptx
 
 
 @pytest.mark.gpu
