@@ -124,8 +124,8 @@ def score_blocks(
 
 
 # tiles, chosen by sparda.measure.selection on an H200
-DECODE_WINDOWS, DECODE_WARPS = 256, 8
-PREFILL_TILE, PREFILL_WARPS, PREFILL_STAGES = (128, 128), 8, 3
+DECODE_WINDOWS, DECODE_WARPS = 128, 4
+PREFILL_TILE, PREFILL_WARPS, PREFILL_STAGES = (128, 64), 4, 3
 
 
 def dot_precision(x: Tensor) -> str:

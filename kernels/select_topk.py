@@ -1,7 +1,8 @@
 """Force, then take the best blocks: the rule of ``blocks.select_blocks`` for one row of scores a program.
 
-No sort: scores become integers of the same order, a binary search over their 32 bits finds the value of the
-last block that fits the budget, and one prefix sum numbers what is taken. Equal scores go to the lower id.
+No sort: scores become integers of the same order, a search over their 32 bits, ended as soon as the count
+fits, finds the value of the last block within the budget, and one prefix sum numbers what is taken. Equal
+scores go to the lower id.
 ``topk_difference`` uses the same search.
 """
 
@@ -29,17 +30,20 @@ def order_key(score, block, own, INIT: tl.constexpr, LOCAL: tl.constexpr):
 
 @triton.jit
 def last_key(key, wanted):
-    """The largest value that at least ``wanted`` keys reach."""
-    bound = tl.full((), 0, tl.uint32)
-    for step in tl.static_range(32):
-        trial = bound | (1 << (31 - step))
-        bound = tl.where(tl.sum((key >= trial).to(tl.int32)) >= wanted, trial, bound).to(tl.uint32)
+    """A value that exactly ``wanted`` keys reach, or where ties forbid that, the largest that more reach."""
+    bound, bit = tl.full((), 0, tl.uint32), tl.full((), 1 << 31, tl.uint32)
+    reached = wanted - 1
+    while (bit > 0) & (reached != wanted):
+        count = tl.sum((key >= (bound | bit)).to(tl.int32))
+        bound = tl.where(count >= wanted, bound | bit, bound)
+        reached = tl.where(count >= wanted, count, reached)
+        bit = bit >> 1
     return bound
 
 
 @triton.jit
 def take(key, wanted):
-    """Which keys are taken, how many were taken up to and with each, the bound, and the ties that fit."""
+    """Which keys are taken, and how many were taken up to and with each."""
     bound = last_key(key, wanted)
     above = (key > bound).to(tl.int32)
     tied = (key == bound).to(tl.int32)
@@ -47,7 +51,7 @@ def take(key, wanted):
     so_far = tl.cumsum(above * 65536 + tied, 0)  # both counts in one scan; N < 65536
     ties = so_far & 65535
     taken = (above > 0) | ((tied > 0) & (ties <= room))
-    return taken, (so_far >> 16) + tl.minimum(ties, room), bound
+    return taken, (so_far >> 16) + tl.minimum(ties, room)
 
 
 @triton.jit
@@ -61,7 +65,7 @@ def topk_kernel(
     block = tl.arange(0, NP)
     score = tl.load(scores + row * n_blocks + block, mask=block <= own, other=float("-inf"))
     wanted = tl.minimum(K, own + 1)
-    taken, number, _ = take(order_key(score, block, own, INIT, LOCAL), wanted)
+    taken, number = take(order_key(score, block, own, INIT, LOCAL), wanted)
     tl.store(block_ids + row * K + number - 1, block, mask=taken)
     column = tl.arange(0, KP)
     tl.store(block_ids + row * K + column, -1, mask=(column >= wanted) & (column < K))

@@ -2,7 +2,7 @@
 
 Reference: ``blocks.select_blocks`` then ``cache.difference``. One program per (sequence, KV head) does all of
 it on the GPU; only the compacted miss list leaves it, for ``gather_misses``. Whether a slot's block is still
-wanted is read off its score and the bound of the top-k, so that slots need no search. Misses of all heads
+wanted is looked up in the row of taken blocks, so that slots need no search. Misses of all heads
 share one list: each program reserves its part with one atomic add, and the last to come publishes the count
 and clears the counter for the next launch.
 """
@@ -22,11 +22,10 @@ from sparda.spec import Sparsity
 
 
 @triton.jit
-def _free_slots(held, score, own, bound, last_tie, n_slots, slot, INIT: tl.constexpr, LOCAL: tl.constexpr):
+def _free_slots(held, taken, slot, n_slots):
     """Slots whose block is not wanted, and their order: here ascending. A replacement policy goes here."""
-    key = order_key(score, held, own, INIT, LOCAL)
-    wanted = (held >= 0) & ((key > bound) | ((key == bound) & (held <= last_tie)))
-    free = (slot < n_slots) & (wanted == 0)
+    kept = tl.gather(taken.to(tl.int32), tl.maximum(held, 0), 0)
+    free = (slot < n_slots) & ((held < 0) | (kept == 0))
     return free, tl.cumsum(free.to(tl.int32), 0) - 1
 
 
@@ -54,22 +53,20 @@ def difference_kernel(
     slot_block += bh * n_slots
     scratch += bh * n_slots
     block, slot = tl.arange(0, NP), tl.arange(0, CP)
-    resident_at = tl.load(block_slot + block, mask=block <= own, other=-1)  # [NP]
+    score = tl.load(scores + block, mask=block < n_blocks, other=float("-inf"))
+    resident_at = tl.load(block_slot + block, mask=block < n_blocks, other=-1)  # [NP]
     held = tl.load(slot_block + slot, mask=slot < n_slots, other=-1)  # [CP]
-    held_score = tl.load(scores + held, mask=(held >= 0) & (held <= own), other=float("-inf"))
-    score = tl.load(scores + block, mask=block <= own, other=float("-inf"))
+    n_mine = (tl.load(block_slot + own) < 0).to(tl.int32)  # 1: the own block is new
 
     wanted = tl.minimum(K, own + 1)
-    taken, number, bound = take(order_key(score, block, own, INIT, LOCAL), wanted)
-    last_tie = tl.max(tl.where(taken & (order_key(score, block, own, INIT, LOCAL) == bound), block, -1))
+    taken, number = take(order_key(score, block, own, INIT, LOCAL), wanted)
 
-    # the n-th missing block takes the n-th free slot; the own block goes first
+    # the n-th missing block takes the n-th free slot; the own block, last of all, goes first
     missing = taken & (resident_at < 0)
-    mine = missing & (block == own)
-    n_mine = tl.sum(mine.to(tl.int32))
-    turn = tl.where(mine, 0, tl.cumsum(missing.to(tl.int32), 0) - 1 + n_mine)  # own is the last of all
-    n_missing = tl.sum(missing.to(tl.int32))
-    free, place = _free_slots(held, held_score, own, bound, last_tie, n_slots, slot, INIT, LOCAL)
+    so_far = tl.cumsum(missing.to(tl.int32), 0)
+    turn = tl.where(block == own, 0, so_far - 1 + n_mine)
+    n_missing = tl.max(so_far)
+    free, place = _free_slots(held, taken, slot, n_slots)
     tl.store(scratch + place, slot, mask=free)
     tl.store(block_slot + held, -1, mask=free & (place < n_missing) & (held >= 0))  # evicted
     tl.debug_barrier()  # scratch is read by other threads than those that wrote it
@@ -133,7 +130,7 @@ def topk_difference(
     return out
 
 
-WARPS = 4  # chosen by sparda.measure.selection on an H200
+WARPS = 8  # chosen by sparda.measure.selection on an H200
 
 
 def _check_maps(slot_block: Tensor, block_slot: Tensor) -> None:

@@ -63,11 +63,12 @@ class Selection:
         return sorted(zip(self.src[:n].tolist(), self.dst[:n].tolist(), strict=True))
 
 
-def empty_maps(batch: int, heads: int, n_slots: int, n_blocks: int, device=None) -> tuple[Tensor, Tensor]:
+def empty_maps(
+    batch: int, heads: int, n_slots: int, n_blocks: int, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
     """slot_block [B, H, C] and block_slot [B, H, N] of a cache that holds nothing."""
-    return tuple(
-        torch.full((batch, heads, size), -1, dtype=torch.int32, device=device) for size in (n_slots, n_blocks)
-    )  # type: ignore[return-value]
+    slot_block = torch.full((batch, heads, n_slots), -1, dtype=torch.int32, device=device)
+    return slot_block, torch.full((batch, heads, n_blocks), -1, dtype=torch.int32, device=device)
 
 
 def difference(
@@ -149,7 +150,7 @@ def append(
 ) -> None:
     """Write one token to the tail slot and the ring, and the window and the block that it completes.
 
-    k (post-RoPE) and v [B, H, d]; positions [B], the index of this token; tail_slot [B, H]
+    k (post-RoPE) and v [B, H, d]; positions [B], the index of this token; tail_slot [B, H], -1 writes no slot
     """
     for b, t in enumerate(positions.tolist()):
         row, window = t % sparsity.block_size, sparsity.window
@@ -159,6 +160,8 @@ def append(
             mean = blocks.compress_keys(cache.ring[b][None], sparsity)[0, :, 0]  # order does not matter
             cache.compressed[b, :, first // sparsity.stride] = mean
         for h, slot in enumerate(tail_slot[b].tolist()):
+            if slot < 0:
+                continue
             cache.slots[b, h, slot, 0, row] = k[b, h]
             cache.slots[b, h, slot, 1, row] = v[b, h]
             if row == sparsity.block_size - 1 and cache.host is not None:

@@ -1,0 +1,125 @@
+import pytest
+import torch
+from sparda.kernels import topk_difference
+
+from sparda import blocks, cache
+from sparda.cache import Selection
+from sparda.spec import SPARSITY, Sparsity
+
+SMALL = Sparsity(6, local_blocks=2)
+
+
+def reference(scores, positions, slot_block, block_slot, rule):
+    """The reference on the CPU; the maps given to it change."""
+    batch, heads, n_slots = slot_block.shape
+    out = Selection.empty(batch, heads, rule.budget_blocks, n_slots, torch.device("cpu"))
+    ids = blocks.select_blocks(scores.cpu()[:, :, None], positions.cpu()[:, None], rule)[:, :, 0]
+    return cache.difference(ids, positions.cpu(), slot_block, block_slot, rule.block_size, out)
+
+
+def assert_equal(got: Selection, want: Selection):
+    for name in ("block_ids", "slot_ids", "tail_slot", "count"):
+        assert getattr(got, name).tolist() == getattr(want, name).tolist(), name
+    assert got.misses() == want.misses()
+
+
+@pytest.mark.parametrize(("rule", "n_blocks", "n_slots", "steps"), [
+    (SMALL, 24, 6, 5),  # exactly k slots
+    (SMALL, 24, 9, 5),  # more than k
+    (SMALL, 4, 6, 3),  # a context shorter than the budget
+    (Sparsity(3, init_blocks=0, local_blocks=0, block_size=16), 12, 3, 4),
+])  # fmt: skip
+def test_steps_follow_the_reference_from_an_empty_cache(rule, n_blocks, n_slots, steps, device):
+    maps = cache.empty_maps(2, 2, n_slots, n_blocks, device)
+    want_maps = [m.cpu().clone() for m in maps]
+    out = Selection.empty(2, 2, rule.budget_blocks, n_slots, device)
+    for step in range(steps):
+        at = torch.tensor([step * 2, step + 1], device=device).clamp(max=n_blocks - 1)
+        positions = at * rule.block_size + step
+        scores = torch.randint(-2, 3, (2, 2, n_blocks), device=device).float()
+        for name in ("block_ids", "slot_ids", "tail_slot", "src", "dst", "count", "scratch"):
+            getattr(out, name).fill_(-77)
+        topk_difference(scores, positions, *maps, rule, out=out)
+        assert_equal(out, reference(scores, positions, *want_maps, rule))
+        assert all(torch.equal(m.cpu(), w) for m, w in zip(maps, want_maps, strict=True))
+    assert int(out.ticket) == 0  # ready for the next launch
+
+
+def test_the_example_of_the_slot_rule(device):
+    # resident [5, 7, 9, tail 12], wanted {9, 11, 5, 12}: 11 goes to slot 1
+    slot_block, block_slot = cache.empty_maps(1, 1, 4, 13, device)
+    slot_block[0, 0] = torch.tensor([5, 7, 9, 12])
+    block_slot[0, 0, [5, 7, 9, 12]] = torch.arange(4, dtype=torch.int32, device=device)
+    scores = torch.zeros(1, 1, 13, device=device)
+    scores[0, 0, [5, 9, 11]] = 1.0
+    rule = Sparsity(4, init_blocks=0, local_blocks=0)
+    got = topk_difference(scores, torch.tensor([12 * 64], device=device), slot_block, block_slot, rule)
+    assert got.misses() == [(11, 1)]
+    assert slot_block.tolist() == [[[5, 11, 9, 12]]]
+    assert got.block_ids.tolist() == [[[5, 9, 11, 12]]]
+    assert got.slot_ids.tolist() == [[[0, 2, 1, 3]]]
+    assert got.tail_slot.tolist() == [[3]]
+
+
+def test_a_repeated_step_misses_nothing(device):
+    maps = cache.empty_maps(1, 2, 6, 20, device)
+    scores, positions = torch.rand(1, 2, 20, device=device), torch.tensor([19 * 64], device=device)
+    first = topk_difference(scores, positions, *maps, SMALL)
+    assert int(first.count) == 2 * 5  # the own block is new: no copy
+    assert int(topk_difference(scores, positions, *maps, SMALL).count) == 0
+
+
+@pytest.mark.gpu
+def test_forty_steps_at_131072_tokens(cuda):
+    rule = SPARSITY["minicpm4.1-8b"]
+    maps = cache.empty_maps(4, 2, 128, 2048, cuda)
+    want_maps = [m.cpu().clone() for m in maps]
+    out = Selection.empty(4, 2, rule.budget_blocks, 128, cuda)
+    for step in range(40):
+        positions = torch.randint(0, 131_072, (4,), device=cuda)
+        scores = torch.randint(-9, 9, (4, 2, 2048), device=cuda).float()
+        topk_difference(scores, positions, *maps, rule, out=out)
+        assert_equal(out, reference(scores, positions, *want_maps, rule)), step
+    assert torch.equal(maps[0].cpu(), want_maps[0])
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_replays_the_step(cuda):
+    maps = cache.empty_maps(2, 2, 8, 24, cuda)
+    out = Selection.empty(2, 2, 6, 8, cuda)
+    scores, positions = torch.rand(2, 2, 24, device=cuda), torch.tensor([700, 1500], device=cuda)
+    topk_difference(scores, positions, *maps, SMALL, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        topk_difference(scores, positions, *maps, SMALL, out=out)
+    want_maps = [m.cpu().clone() for m in maps]
+    for _ in range(5):
+        scores.copy_(torch.rand_like(scores))
+        graph.replay()
+        assert_equal(out, reference(scores, positions, *want_maps, SMALL))
+
+
+def test_bad_input_is_refused_with_what_to_do(reference_only):
+    scores, positions = torch.zeros(1, 1, 20), torch.tensor([64])
+    maps = cache.empty_maps(1, 1, 6, 20)
+    with pytest.raises(ValueError, match="at least k slots"):
+        topk_difference(scores, positions, *cache.empty_maps(1, 1, 5, 20), SMALL)
+    with pytest.raises(ValueError, match=r"only blocks 0\.\.19"):
+        topk_difference(scores, positions * 30, *maps, SMALL)
+    with pytest.raises(TypeError, match="slot_block must be int32"):
+        topk_difference(scores, positions, maps[0].long(), maps[1], SMALL)
+    maps[0][0, 0, 2] = 7
+    with pytest.raises(ValueError, match="disagree"):
+        topk_difference(scores, positions, *maps, SMALL)
+
+
+def test_it_compiles_without_spills(compiled):
+    pointers = ["slot_block", "block_slot", "block_ids", "slot_ids", "tail_slot"]
+    pointers += ["src", "dst", "count", "scratch"]
+    types = {"scores": "*fp32", "positions": "*i64", "ticket": "*i64", "n_blocks": "i32", "n_slots": "i32"}
+    sizes = {"HEADS": 2, "S": 64, "INIT": 1, "LOCAL": 32, "K": 96, "KP": 128, "NP": 2048, "CP": 128}
+    made = compiled(
+        "sparda.kernels.topk_difference", "difference_kernel",
+        signature=types | dict.fromkeys(pointers, "*i32"), constexprs=sizes, num_warps=8,
+    )  # fmt: skip
+    assert made["usage"]["local"] == 0

@@ -1,0 +1,65 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparda import blocks, cache
+from sparda.cache import LayerCache, Selection
+from sparda.spec import Sparsity
+
+
+def step(ids, position, maps, n_slots, block_size=64):
+    out = Selection.empty(1, 1, ids.shape[-1], n_slots, torch.device("cpu"))
+    return cache.difference(ids, torch.tensor([position]), *maps, block_size, out)
+
+
+@given(seed=st.integers(0, 99), extra=st.integers(0, 3), n_steps=st.integers(1, 6))
+def test_after_any_steps_the_maps_are_inverse_and_hold_what_is_wanted(seed, extra, n_steps):
+    random = torch.Generator().manual_seed(seed)
+    rule, n_blocks = Sparsity(5, local_blocks=1), 20
+    maps = cache.empty_maps(1, 1, 5 + extra, n_blocks)
+    for _ in range(n_steps):
+        position = int(torch.randint(0, n_blocks * 64, (1,), generator=random))
+        scores = torch.randint(0, 3, (1, 1, 1, n_blocks), generator=random).float()
+        ids = blocks.select_blocks(scores, torch.tensor([[position]]), rule)[:, :, 0]
+        before = maps[0].clone()
+        out = step(ids, position, maps, 5 + extra)
+        wanted = ids[ids >= 0].tolist()
+        held = maps[0][0, 0].tolist()
+        assert set(wanted) <= set(held)
+        assert [maps[1][0, 0, b] for b in wanted] == out.slot_ids[out.slot_ids >= 0].tolist()
+        assert all(maps[1][0, 0, b] == s for s, b in enumerate(held) if b >= 0)
+        kept = [s for s, b in enumerate(before[0, 0].tolist()) if b in wanted]
+        assert all(held[s] == before[0, 0, s] for s in kept)  # resident blocks keep their slot
+        assert position // 64 not in [src for src, _ in out.misses()]
+
+
+def test_the_own_block_takes_the_first_free_slot_and_is_not_copied():
+    maps = cache.empty_maps(1, 1, 3, 10)
+    out = step(torch.tensor([[[2, 4, 6]]]), 6 * 64, maps, 3)
+    assert maps[0].tolist() == [[[6, 2, 4]]]
+    assert out.misses() == [(2, 1), (4, 2)]
+    assert out.tail_slot.tolist() == [[0]]
+
+
+def test_a_full_block_goes_to_the_host_and_a_full_window_is_averaged():
+    rule = Sparsity(6, local_blocks=2, block_size=16)
+    keys, values = torch.randn(2, 1, 64, 4), torch.randn(2, 1, 64, 4)
+    layer = LayerCache(
+        torch.zeros(2, 1, 1, 2, 16, 4), torch.zeros(2, 1, 32, 4), torch.zeros(2, 1, 3, 4),
+        torch.zeros(2, 1, 4, 2, 16, 4),
+    )  # fmt: skip
+    for t in range(64):
+        tail = torch.zeros(2, 1, dtype=torch.int32)
+        cache.append(keys[:, :, t], values[:, :, t], torch.tensor([t, t]), tail, layer, rule)
+    assert layer.host is not None
+    assert torch.equal(layer.host[:, :, :, 0].flatten(2, 3), keys)
+    assert torch.equal(layer.host[:, :, :, 1].flatten(2, 3), values)
+    assert torch.allclose(layer.compressed, blocks.compress_keys(keys, rule), atol=1e-6)
+
+
+def test_rotation_keeps_lengths_and_turns_by_the_angle():
+    angle = torch.tensor([0.3, 1.2])
+    x = torch.tensor([1.0, 0.0, 0.0, 2.0])
+    y = cache.rotate(x, angle.cos(), angle.sin())
+    assert torch.allclose(y[[0, 2]], torch.stack([angle[0].cos(), angle[0].sin()]))
+    assert torch.allclose(y.norm(), x.norm())
