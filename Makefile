@@ -62,7 +62,7 @@ test: lint unit notebooks smoke ## everything that .ci/run checks
 	@$(STAGE) --sum
 
 lint: $(STAMP) ## style and types
-	@$(STAGE) "lint" 30 bash -c '$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright'
+	@$(STAGE) "lint" 60 bash -c '$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright'
 
 unit: $(STAMP) ## unit, property and doc tests
 	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 $(STAGE) "unit tests" 300 $(PY) -m pytest -q -n 2
