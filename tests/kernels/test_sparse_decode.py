@@ -78,21 +78,22 @@ def test_every_slot_is_read_once_and_masked_by_the_real_length(device, case, dty
 @pytest.mark.parametrize("size", [16, 32, 64, 128])
 @pytest.mark.parametrize("group", [1, 7, 16, 32])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, poisoned, error):
+def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, poisoned):
     step = make_step(
         cuda, torch.bfloat16, [40 * size - 3, 5, size, 17 * size + 1], group=group, dim=dim, size=size,
         budget=9, n_slots=12,
     )  # fmt: skip
-    assert error(step.run(out=poisoned(step.q.shape, torch.bfloat16, cuda)), step.want) < 1e-2
+    out = step.run(out=poisoned(step.q.shape, torch.bfloat16, cuda))
+    assert (out.float() - step.want).norm() / step.want.norm() < 1e-2  # rounding of the result included
 
 
 @pytest.mark.gpu
-def test_slots_beyond_four_gib_are_addressed(cuda, error):
+def test_slots_beyond_four_gib_are_addressed(cuda):
     step = make_step(cuda, torch.bfloat16, [640, 640], n_kv=1, group=16, dim=128, size=64, n_slots=10)
     moved = torch.full((2, 1, 70_000, 2, 64, 128), NAN, dtype=torch.bfloat16, device=cuda)
     moved[:, :, -10:] = step.slots
     step.slots, step.slot_ids = moved, step.slot_ids + (70_000 - 10)
-    assert error(step.run(), step.want) < 1e-2
+    assert (step.run().float() - step.want).norm() / step.want.norm() < 1e-2
 
 
 def test_a_slot_of_minus_one_is_skipped(device, error):

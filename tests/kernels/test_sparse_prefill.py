@@ -72,11 +72,12 @@ def test_every_query_attends_to_its_own_blocks_only(device, case, dtype, poisone
 @pytest.mark.parametrize("size", [16, 32, 64, 128])
 @pytest.mark.parametrize("group", [1, 7, 16, 32])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, poisoned, error):
+def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, poisoned):
     options = {"batch": 2, "n_kv": 2, "group": group, "dim": dim, "size": size, "budget": 6}
     prompt = make_prompt(cuda, torch.bfloat16, n_tokens=20 * size + 13, n_queries=9 * size + 5, **options)
     out = prompt.run(out=poisoned(prompt.q.shape, torch.bfloat16, cuda))
-    assert error(out, prompt.want()) < 1e-2
+    want = prompt.want()
+    assert (out.float() - want).norm() / want.norm() < 1e-2  # rounding of the result included
 
 
 def test_a_query_without_any_block_gets_zeros(device):
