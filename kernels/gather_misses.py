@@ -33,7 +33,8 @@ def gather_misses_reference(host: Tensor, slots: Tensor, src: Tensor, dst: Tenso
 
 @triton.jit
 def copy_runs(
-    host, slots, src, dst, n_misses, first, step, RUN: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr
+    host, slots, src, dst, n_misses, first, step,
+    RUN: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Copy segments first, first + step, ... of a miss list; RUN and SEGMENT in int32 words."""
     PER_RUN: tl.constexpr = RUN // SEGMENT

@@ -13,9 +13,14 @@ the transfer when compute has ended is stall. More CTAs shorten the transfer and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from sparda.provenance import ROOT
+
+DATA = ROOT / "data" / "measured"
 CTA_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 132)
 
 
@@ -88,3 +93,23 @@ def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     spread = sum((a - mean_x) ** 2 for a in x)
     slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
     return mean_y - slope * mean_x, slope
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Committed measurements of one device: its table, a fitted model per warp count, and its stamp."""
+
+    table: Path
+    models: dict[int, LinkModel]
+    where: str
+
+
+def measured(device: str = "nvidia-h200", folder: Path = DATA) -> Measured | None:
+    """The committed curves of a device and the model fitted to them; None where nothing was measured."""
+    about, points = folder / device / "transfer.json", folder / device / "transfer.csv"
+    if not (about.is_file() and points.is_file()):
+        return None
+    run = json.loads(about.read_text(encoding="utf-8"))
+    models = {int(warps): LinkModel(**values) for warps, values in run["models"].items()}
+    where = f"{run['device']} · {run['date']} · commit {run['commit']}"
+    return Measured(points, models, where)

@@ -15,6 +15,9 @@ from sparda.measure.transfer_cases import random_case, same_bits
 WORKER = {"table": "*i64", **dict.fromkeys(("queue", "head", "done", "control"), "*i32"), "limit_ns": "i64"}
 
 
+SMALL = {"RUN": 512, "SEGMENT": 256, "STAGES": 2, "QUEUE": 4, "CLOCK": False}
+
+
 def state_of(jobs, n_ctas=2, queue=4):
     """Table, queue, head, done, tickets and control page in ordinary memory."""
     table = torch.tensor([[t.data_ptr() for t in job] for job in jobs])

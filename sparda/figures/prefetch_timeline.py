@@ -1,0 +1,151 @@
+"""One decode step with prefetch, simulated: its timeline, and what share of it is stall at every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sparda import costs, simulate
+from sparda.bounds import H200_RATES, misses_at
+from sparda.figures.style import series, stamp
+from sparda.linkmodel import LinkModel, measured
+from sparda.spec import model, sparsity
+from sparda.units import format_seconds
+
+SHAPE, RULE = model("minicpm4.1-8b"), sparsity("minicpm4.1-8b")
+PREP_US = 10.0  # assumed: two small kernels, beside the reading of the compressed keys
+START_US = 3.0  # assumed: from the end of selection to the first byte on the link
+ASSUMED_LINK = LinkModel(peak=50.8, per_cta=6.0, sharpness=4.0, base=0.08, per_cta_slowdown=0.005)
+LOOKS = {"prep": 4, "attention": 0, "rest": 2, "copy": 1, "stall": 5}  # index of series()
+PATTERNS = {"prep": "x", "attention": "", "rest": "/", "copy": "\\", "stall": "."}
+
+
+def link_model(num_warps: int = 4) -> tuple[LinkModel, str]:
+    """The fitted curves of the H200 and where they come from; assumed ones where none are committed."""
+    found = measured()
+    if found is None:
+        return ASSUMED_LINK, "assumed link curves: no measurement is committed"
+    return found.models[num_warps], f"link curves fitted to {found.where}"
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """One decode step to picture: MiniCPM4.1-8B's shapes, 32 KiB runs, layer 0 on the GPU."""
+
+    batch: int = 16
+    hit_rate: float = 0.89
+    n_ctas: int = 16
+    transport: str = "lookahead"  # lookahead | demand | none
+    link_gb_per_s: float = 0.0  # 0: the measured peak
+    n_tokens: int = 131_072
+    n_layers: int = 32
+
+    @property
+    def link(self) -> LinkModel:
+        fitted = link_model()[0]
+        return replace(fitted, peak=self.link_gb_per_s) if self.link_gb_per_s else fitted
+
+    @property
+    def layer_bytes(self) -> float:
+        """Bytes that one layer fetches in one step."""
+        misses = misses_at(hit_rate=self.hit_rate, budget_blocks=RULE.budget_blocks)
+        moved = costs.miss_bytes(shape=SHAPE, sparsity=RULE, misses=misses, batch=self.batch)
+        return moved / (SHAPE.n_layers - 1)
+
+    def costs(self) -> simulate.LayerCosts:
+        """Modelled times of one layer, us."""
+        sizes = {"shape": SHAPE, "sparsity": RULE, "n_tokens": self.n_tokens, "batch": self.batch}
+        memory = H200_RATES.kv_gb_per_s * 1e3 * SHAPE.n_layers  # bytes per us and layer
+        weights = costs.step_weight_bytes(shape=SHAPE) / (H200_RATES.weights_gb_per_s * 1e3 * SHAPE.n_layers)
+        return simulate.LayerCosts(
+            prep=PREP_US + costs.compressed_key_bytes(**sizes) / memory,
+            attention=costs.selected_kv_bytes(**sizes) / memory,
+            rest=weights,
+            copy=self.layer_bytes / (self.link.bandwidth(self.n_ctas) * 1e3),
+            start=START_US,
+        )
+
+    def spans(self) -> list[simulate.Span]:
+        """The simulated step."""
+        tasks = simulate.decode_step(self.costs(), self.n_layers, self.transport)
+        return simulate.run(tasks, slowdown=self.link.slowdown(self.n_ctas))
+
+    def note(self) -> str:
+        return (
+            f"MiniCPM4.1-8B, {self.n_tokens} tokens, batch {self.batch}, hit rate {self.hit_rate:g}, "
+            f"{self.n_ctas} CTAs at {self.link.bandwidth(self.n_ctas):.0f} GB/s; {link_model()[1]}"
+        )
+
+
+def timeline_table(state: Prefetch):
+    """Columns task, kind, stream, start_us, us: every task and every stall of compute."""
+    import pandas as pd
+
+    rows = []
+    for span in state.spans():
+        if span.task.stream == simulate.COMPUTE and span.waited > 1e-6:
+            name = f"stall before {span.task.name}"
+            rows.append((name, "stall", simulate.COMPUTE, span.start - span.waited, span.waited))
+        kind = span.task.name.split()[0]
+        rows.append((span.task.name, kind, span.task.stream, span.start, span.end - span.start))
+    return pd.DataFrame(rows, columns=["task", "kind", "stream", "start_us", "us"])
+
+
+def timeline_title(state: Prefetch, table) -> str:
+    end = (table["start_us"] + table["us"]).max()
+    waits = table.loc[table["kind"] == "stall", "us"].sum()
+    rate = state.batch / (end * 1e-6)
+    return f"{format_seconds(end * 1e-6)} a step, {100 * waits / end:.0f} % of it stall; {rate:.0f} tok/s"
+
+
+def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
+    """Compute and link as two rows of bars over time; the title speaks of the whole step."""
+    import plotly.graph_objects as go
+
+    table = timeline_table(state)
+    figure = go.Figure()
+    last = table.loc[table["task"] == f"rest {min(shown_layers, state.n_layers) - 1}"].iloc[0]
+    for kind, index in LOOKS.items():
+        rows = table[table["kind"] == kind]
+        look = {"color": series(index)["marker"]["color"], "pattern": {"shape": PATTERNS[kind]}}
+        figure.add_bar(
+            y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
+            customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(barmode="overlay", title_text=timeline_title(state, table), title_font_size=15)
+    figure.update_xaxes(
+        title=f"us; the first {shown_layers} layers", range=[0, last["start_us"] + last["us"]]
+    )
+    figure.update_yaxes(categoryorder="array", categoryarray=[simulate.LINK, simulate.COMPUTE])
+    return stamp(figure, "simulated", state.note(), where="event simulator")
+
+
+def batch_table(states: Sequence[Prefetch], batches: Iterable[int] = (1, 2, 4, 8, 16, 32, 64)):
+    """Columns transport, batch, step_ms, stall_ms, tokens_per_s for every state at every batch."""
+    import pandas as pd
+
+    rows = []
+    for state in states:
+        for batch in batches:
+            spans = replace(state, batch=batch).spans()
+            ms = simulate.makespan(spans) / 1e3
+            rows.append((state.transport, batch, ms, simulate.stall(spans) / 1e3, 1e3 * batch / ms))
+    return pd.DataFrame(rows, columns=["transport", "batch", "step_ms", "stall_ms", "tokens_per_s"])
+
+
+def batch_figure(table, state: Prefetch):
+    """Share of a step that compute stands idle, against batch, one line a transport."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, (transport, rows) in enumerate(table.groupby("transport", sort=False)):
+        share = 100 * rows["stall_ms"] / rows["step_ms"]
+        figure.add_scatter(
+            x=rows["batch"], y=share, name=str(transport), mode="lines+markers", **series(index)
+        )
+    figure.update_xaxes(title="batch", type="log", tickvals=sorted(set(table["batch"])))
+    figure.update_yaxes(title="stall, % of the step", rangemode="tozero")
+    figure.update_layout(title_text="Looking one layer ahead hides the link until the link itself is full")
+    return stamp(
+        figure, "simulated", replace(state, batch=1).note().replace("batch 1, ", ""), where="event simulator"
+    )

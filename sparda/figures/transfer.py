@@ -1,0 +1,82 @@
+"""The curves behind the choice of CTAs: measured bandwidth and interference, and a layer's time by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparda.figures.prefetch_timeline import Prefetch
+from sparda.figures.style import series, stamp
+from sparda.linkmodel import CTA_COUNTS, LinkModel
+
+
+def paper_ctas(batch: int) -> int:
+    """The published rule on an H100: 16 CTAs below batch 32, else 32 (data/paper/table7_ctas.csv)."""
+    return 16 if batch < 32 else 32
+
+
+def curves_figure(table, fitted: LinkModel, *, where: str, num_warps: int = 4):
+    """Measured GB/s and slow-down of the FFN against CTAs, with the fitted curves through them.
+
+    table : transfer.csv; columns transport, beside, n_ctas, num_warps, gb_per_s, slowdown
+    """
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(cols=2, horizontal_spacing=0.12)
+    rows = table[(table["transport"] == "uva") & (table["num_warps"] == num_warps)]
+    for index, (beside, part) in enumerate(rows.groupby("beside", sort=False)):
+        look = {"name": f"{beside}, measured", "mode": "markers", "legendgroup": beside, **series(index)}
+        figure.add_scatter(x=part["n_ctas"], y=part["gb_per_s"], **look, row=1, col=1)
+        if beside != "alone":
+            slow = 100 * (part["slowdown"] - 1)
+            figure.add_scatter(x=part["n_ctas"], y=slow, showlegend=False, **look, row=1, col=2)
+    counts = sorted(set(rows["n_ctas"]))
+    line = {"mode": "lines", "name": "model", **series(3)}
+    figure.add_scatter(x=counts, y=[fitted.bandwidth(c) for c in counts], **line, row=1, col=1)
+    percent = [100 * (fitted.slowdown(c) - 1) for c in counts]
+    figure.add_scatter(x=counts, y=percent, showlegend=False, **line, row=1, col=2)
+    figure.update_xaxes(title="CTAs", type="log", tickvals=counts)
+    figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title="slow-down of compute, %", rangemode="tozero", row=1, col=2)
+    figure.update_layout(title_text="A few CTAs fill the link; more only disturb")
+    return stamp(figure, "measured", f"32 KiB runs, {num_warps} warps; both sides overlap fully", where=where)
+
+
+def ctas_table(fitted: LinkModel, batches: Iterable[int] = (4, 16, 64), hit_rate: float = 0.89):
+    """Columns batch, n_ctas, layer_us, best, paper: modelled time of a layer for every CTA count."""
+    import pandas as pd
+
+    rows = []
+    for batch in batches:
+        state = Prefetch(batch=batch, hit_rate=hit_rate)
+        layer = state.costs()
+        compute = layer.prep + layer.attention + layer.rest
+        best = fitted.best_ctas(n_bytes=state.layer_bytes, compute_us=compute)
+        for c in CTA_COUNTS:
+            time = fitted.layer(n_ctas=c, n_bytes=state.layer_bytes, compute_us=compute)
+            rows.append((batch, c, time.total, c == best, c == paper_ctas(batch)))
+    return pd.DataFrame(rows, columns=["batch", "n_ctas", "layer_us", "best", "paper"])
+
+
+def ctas_figure(table, note: str = ""):
+    """Modelled time of a layer over the best count's; the pick and the published rule are marked."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, (batch, rows) in enumerate(table.groupby("batch")):
+        ratio = rows["layer_us"] / rows["layer_us"].min()
+        sizes = [16 if best else 7 for best in rows["best"]]
+        look = series(index) | {"marker": series(index)["marker"] | {"size": sizes}}
+        figure.add_scatter(x=rows["n_ctas"], y=ratio, name=f"batch {batch}", mode="lines+markers", **look)
+        rule = rows["paper"]
+        ring = {"symbol": "circle-open", "size": 22, "color": series(index)["marker"]["color"]}
+        figure.add_scatter(
+            x=rows["n_ctas"][rule],
+            y=ratio[rule],
+            mode="markers",
+            marker=ring,
+            name=f"paper's rule, batch {batch}",
+        )
+    figure.update_xaxes(title="CTAs", type="log", tickvals=list(CTA_COUNTS))
+    figure.update_yaxes(title="time of a layer / best", range=[0.98, 2])
+    figure.update_layout(title_text="The best count depends little on batch (large marker: the pick)")
+    return stamp(figure, "modelled", note)

@@ -1,0 +1,58 @@
+"""The figures of chapter 04 draw what their tables say."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparda import linkmodel
+from sparda.figures.prefetch_timeline import (
+    ASSUMED_LINK,
+    Prefetch,
+    batch_figure,
+    batch_table,
+    timeline_figure,
+    timeline_table,
+)
+from sparda.figures.transfer import ctas_figure, ctas_table, curves_figure, paper_ctas
+
+pytest.importorskip("plotly")
+pd = pytest.importorskip("pandas")
+
+
+def test_the_timeline_accounts_for_every_microsecond_of_compute():
+    table = timeline_table(Prefetch(batch=32, n_layers=6))
+    compute = table[table["stream"] == "compute"]
+    assert compute["us"].sum() == pytest.approx((compute["start_us"] + compute["us"]).max())
+
+
+def test_the_title_of_the_timeline_names_stall_and_rate():
+    figure = timeline_figure(Prefetch(batch=64))
+    assert "stall" in figure.layout.title.text
+    assert "tok/s" in figure.layout.title.text
+    assert figure.layout.meta["status"] == "simulated"
+
+
+def test_a_step_without_transfer_has_no_stall():
+    table = batch_table([Prefetch(transport="none")], batches=(1, 16))
+    assert (table["stall_ms"] == 0).all()
+    assert batch_figure(table, Prefetch()).data[0].name == "none"
+
+
+def test_each_batch_has_one_pick_and_one_published_count():
+    table = ctas_table(ASSUMED_LINK)
+    assert (table.groupby("batch")[["best", "paper"]].sum() == 1).all(axis=None)
+    assert [paper_ctas(batch) for batch in (16, 31, 32)] == [16, 16, 32]
+    assert ctas_figure(table).layout.meta["status"] == "modelled"
+
+
+def test_measured_curves_carry_the_stamp_of_their_run():
+    counts = (1, 4, 16)
+    rows = [("uva", "ffn", c, 4, ASSUMED_LINK.bandwidth(c), ASSUMED_LINK.slowdown(c)) for c in counts]
+    columns = ["transport", "beside", "n_ctas", "num_warps", "gb_per_s", "slowdown"]
+    figure = curves_figure(pd.DataFrame(rows, columns=columns), ASSUMED_LINK, where="a device · a day")
+    assert figure.layout.meta["status"] == "measured"
+    assert "a device" in figure.layout.meta["stamp"]
+
+
+def test_an_unmeasured_device_gives_nothing(tmp_path):
+    assert linkmodel.measured("no-such-device", tmp_path) is None
