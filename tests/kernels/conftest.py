@@ -53,46 +53,65 @@ def reference_only() -> None:
         pytest.skip("torch-backend test: run without TRITON_INTERPRET")
 
 
-_COMPILE = """
-import importlib, json, sys
+# one clean process compiles for all tests: importing torch and Triton takes longer than a kernel
+_COMPILER = """
+import importlib, json, pathlib, re, subprocess, sys, tempfile, traceback
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-job = json.loads(sys.argv[1])
-kernel = getattr(importlib.import_module(job["module"]), job["kernel"])
-names = [p.name for p in kernel.params]
-constexprs = {n: v for n, v in job["constexprs"].items()}
-signature = {n: job["signature"].get(n, "constexpr") for n in names}
-attrs = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if signature[n].startswith("*")}
-source = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constexprs.items()}, attrs)
-built = compile(source, target=GPUTarget("cuda", 90, 32), options=job["options"])
-from triton import knobs
-import re, subprocess, tempfile, pathlib
-path = pathlib.Path(tempfile.mkdtemp()) / "k.cubin"
-path.write_bytes(built.asm["cubin"])
-tool = getattr(knobs.nvidia.cuobjdump, "path", "cuobjdump")
-usage = subprocess.run([tool, "--dump-resource-usage", str(path)], capture_output=True, text=True).stdout
-found = {k.lower(): int(v) for k, v in re.findall(r"(REG|STACK|LOCAL|SHARED):(\\d+)", usage)}
-print(json.dumps({"shared": built.metadata.shared, "ptx": built.asm["ptx"], "usage": found}))
+
+cubin = pathlib.Path(tempfile.mkdtemp()) / "kernel.cubin"
+
+def build(job):
+    kernel = getattr(importlib.import_module(job["module"]), job["kernel"])
+    names = [p.name for p in kernel.params]
+    signature = {n: job["signature"].get(n, "constexpr") for n in names}
+    constants = {(names.index(n),): v for n, v in job["constexprs"].items() if n in names}
+    attrs = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if signature[n].startswith("*")}
+    source = ASTSource(kernel, signature, constants, attrs)
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options=job["options"])
+    cubin.write_bytes(made.asm["cubin"])
+    command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin)]
+    text = subprocess.run(command, capture_output=True, text=True).stdout
+    usage = {k.lower(): int(v) for k, v in re.findall(r"(REG|STACK|LOCAL|SHARED):(\\d+)", text)}
+    return {"shared": made.metadata.shared, "ptx": made.asm["ptx"], "usage": usage}
+
+for line in sys.stdin:
+    try:
+        answer = build(json.loads(line))
+    except Exception:
+        answer = {"error": traceback.format_exc()[-3000:]}
+    print(json.dumps(answer), flush=True)
 """
 
 
+@pytest.fixture(scope="session")
+def compiler():
+    """A process without the interpreter that answers one compilation a line."""
+    pytest.importorskip("triton")
+    clean = os.environ | {"TRITON_INTERPRET": "0"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _COMPILER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean
+    )
+    yield process
+    process.stdin.close()
+    process.wait(timeout=20)
+
+
 @pytest.fixture
-def compiled():
+def compiled(compiler):
     """compiled("module", "kernel", signature={...}, constexprs={...}, **options) -> ptx, shared, usage.
 
     signature names the run-time arguments ("*bf16", "i32", "fp32"), constexprs the others.
     """
-    pytest.importorskip("triton")
 
     def build(module: str, kernel: str, *, signature: dict, constexprs: dict, **options) -> dict:
         job = {"module": module, "kernel": kernel, "signature": signature, "constexprs": constexprs}
-        clean = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_INTERPRET": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", _COMPILE, json.dumps(job | {"options": options})],
-            capture_output=True, text=True, env=clean, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{module}.{kernel} does not compile for sm_90:\n{done.stderr[-3000:]}"
-        return json.loads(done.stdout.splitlines()[-1])
+        compiler.stdin.write(json.dumps(job | {"options": options}) + "\n")
+        compiler.stdin.flush()
+        answer = json.loads(compiler.stdout.readline())
+        assert "error" not in answer, f"{module}.{kernel} does not compile for sm_90:\n{answer['error']}"
+        return answer
 
     return build
 
