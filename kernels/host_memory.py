@@ -8,6 +8,7 @@ rounded up to whole pages only. Pinning touches every page.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import weakref
@@ -36,6 +37,8 @@ def pinned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes < 1:
         raise ValueError(f"nothing to pin: shape {list(shape)} is empty")
+    if n_bytes > (machine_memory()[1] or n_bytes):  # else the system would kill the process half-way
+        raise MemoryError(explain(n_bytes, "it is more than is free"))
     try:
         pages = mmap.mmap(-1, -(-n_bytes // PAGE) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError) as error:
@@ -51,11 +54,18 @@ def _pin(pages: mmap.mmap, n_bytes: int) -> Tensor:
     cudart: Any = torch.cuda.cudart()
     status = cudart.cudaHostRegister(array.ctypes.data, array.nbytes, 0)
     if int(status) != 0:
+        _forget_error()
         raise MemoryError(explain(n_bytes, f"the driver answered {status}"))
     # numpy's array, not torch's tensor, dies with the last view; at exit the system unpins
     finalizer = weakref.finalize(array, _unpin, array.ctypes.data, pages)
     finalizer.atexit = False
     return torch.from_numpy(array)[:n_bytes]
+
+
+def _forget_error() -> None:
+    """CUDA reports a failed call once more, at the next one that torch checks: let that be this one."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def _unpin(address: int, pages: mmap.mmap) -> None:

@@ -26,6 +26,7 @@ class Load:
 
     graph: torch.cuda.CUDAGraph
     alone_us: float
+    calls: list  # they own the tensors whose addresses the graph holds
 
 
 def ffn(batch: int = 16, hidden: int = 4096, width: int = 32_768, calls: int = 32) -> Load:
@@ -55,7 +56,7 @@ def _load(calls: list[Callable]) -> Load:
     graph.replay()
     torch.cuda.synchronize()
     times = sorted(_time(graph.replay) for _ in range(9))
-    return Load(graph, times[4])
+    return Load(graph, times[4], calls)
 
 
 def loads() -> dict[str, Load]:
