@@ -33,38 +33,32 @@ def decode_case(batch: int, context: int) -> list[bench.Row]:
     n_windows, n_blocks = blocks.count_windows(context, RULE), blocks.count_blocks(context, RULE)
     position = torch.full((batch, 1), context - 1, device="cuda")
     n_bytes = batch * HEADS * (n_windows * DIM * 2 + n_blocks * 4)
-    inputs = [
-        (
-            randn(batch, HEADS, 1, DIM),
-            randn(batch, SHAPE.n_heads, 1, DIM),
-            randn(batch, HEADS, n_windows, DIM),
-        )
-        for _ in range(bench.rotations(n_bytes))
-    ]
+    sets = range(bench.rotations(n_bytes))
+    keys = [randn(batch, HEADS, n_windows, DIM) for _ in sets]
+    f, q = randn(batch, HEADS, 1, DIM), randn(batch, SHAPE.n_heads, 1, DIM)
     maps = cache.empty_maps(batch, HEADS, RULE.budget_blocks, n_blocks, "cuda")
     chosen = cache.Selection.empty(batch, HEADS, RULE.budget_blocks, RULE.budget_blocks, position.device)
     scores = [alternating_scores(batch, n_blocks, turn) for turn in range(2)]
 
-    def score(f, _, keys):
-        return kernels.score_blocks(f, keys, position, RULE, n_blocks)
+    def score(turn):
+        return kernels.score_blocks(f, keys[turn], position, RULE, n_blocks)
 
-    def score_query(_, q, keys):
-        return kernels.score_blocks_query(q, keys, position, RULE, n_blocks)
+    def score_query(turn):
+        return kernels.score_blocks_query(q, keys[turn], position, RULE, n_blocks)
 
-    def choose(block_scores):
-        return kernels.topk_difference(block_scores, position[:, 0], *maps, RULE, out=chosen)
+    def choose(turn):
+        return kernels.topk_difference(scores[turn % 2], position[:, 0], *maps, RULE, out=chosen)
 
-    def both(turn, f, _, keys):
-        score(f, _, keys)
-        return choose(scores[turn % 2])
+    def both(turn):
+        return score(turn), choose(turn)
 
-    case = f"decode_b{batch}_{context // 1024}k"
     timed = {
-        ("score_blocks", n_bytes): [partial(score, *i) for i in inputs],
-        ("score_blocks_query", n_bytes): [partial(score_query, *i) for i in inputs],
-        ("topk_difference", batch * HEADS * n_blocks * 8): [partial(choose, s) for s in scores * 8],
-        ("score_and_difference", n_bytes): [partial(both, n, *i) for n, i in enumerate(inputs)],
+        ("score_blocks", n_bytes): [partial(score, n) for n in sets],
+        ("score_blocks_query", n_bytes): [partial(score_query, n) for n in sets],
+        ("topk_difference", batch * HEADS * n_blocks * 8): [partial(choose, n) for n in range(2)],
+        ("score_and_difference", n_bytes): [partial(both, n) for n in sets],
     }
+    case = f"decode_b{batch}_{context // 1024}k"
     return [
         bench.row(name, case, "triton", bench.time_graph(calls), n_bytes=size)
         for (name, size), calls in timed.items()
@@ -84,59 +78,64 @@ def alternating_scores(batch: int, n_blocks: int, turn: int) -> Tensor:
 
 
 def plain_query_scores(q: Tensor, keys: Tensor, positions: Tensor, n_blocks: int) -> Tensor:
-    """The query selector written plainly in torch: tensor-core product, softmax, sum, pool."""
-    last = int(q.shape[2])
-    batch, _, _, dim = q.shape
-    grouped = q.reshape(batch, HEADS, -1, dim)  # [B, H, G*T_q, d]
-    logits = (grouped @ keys.transpose(-1, -2)).unflatten(2, (-1, last))  # [B, H, G, T_q, N_c] bf16
-    hidden = ~blocks.visible_windows(positions, keys.shape[2], RULE)[:, None]  # [B, 1, T_q, N_c]
-    logits.mul_(dim**-0.5).masked_fill_(hidden[:, :, None], float("-inf"))
+    """The query selector written plainly in torch: tensor-core product, softmax, sum over the group, pool."""
+    grouped = q.reshape(1, HEADS, -1, DIM)  # [1, H, G*T_q, d]
+    logits = (grouped @ keys.transpose(-1, -2)).unflatten(2, (-1, q.shape[2]))  # [1, H, G, T_q, N_c] bf16
+    hidden = ~blocks.visible_windows(positions, keys.shape[2], RULE)[:, None]  # [1, 1, T_q, N_c]
+    logits.mul_(DIM**-0.5).masked_fill_(hidden[:, :, None], float("-inf"))
     weights = logits.softmax(-1, dtype=torch.float32).sum(2).masked_fill_(hidden, float("-inf"))
     return blocks.pool_to_blocks(weights, n_blocks, RULE)
 
 
-def prefill_case(context: int, chunk: int = CHUNK) -> tuple[list[bench.Row], dict]:
-    """All queries of one sequence, in chunks: both scorers, with and without top-k; and the plain form."""
-    n_windows, n_blocks = blocks.count_windows(context, RULE), blocks.count_blocks(context, RULE)
-    f, q = randn(1, HEADS, context, DIM), randn(1, SHAPE.n_heads, context, DIM)
-    keys = randn(1, HEADS, n_windows, DIM)
-    positions = torch.arange(context, device="cuda")[None]
-    parts = [slice(a, min(a + chunk, context)) for a in range(0, context, chunk)]
-    forecasts = [f[:, :, p].contiguous() for p in parts]
-    queries = [q[:, :, p].contiguous() for p in parts]
-    places = [positions[:, p].contiguous() for p in parts]
-    del f, q
+class Prompt:
+    """One sequence, scored chunk by chunk: each chunk scores the blocks up to its own end."""
 
-    def each(scorer, rows, top_k: bool):
-        for row, place in zip(rows, places, strict=True):
-            scores = scorer(row, keys, place, RULE, n_blocks)
+    def __init__(self, context: int):
+        self.keys = randn(1, HEADS, blocks.count_windows(context, RULE), DIM)
+        self.parts = [(a, min(a + CHUNK, context)) for a in range(0, context, CHUNK)]
+        self.forecasts = [randn(1, HEADS, b - a, DIM) for a, b in self.parts]
+        self.queries = [randn(1, SHAPE.n_heads, b - a, DIM) for a, b in self.parts]
+        self.positions = [torch.arange(a, b, device="cuda")[None] for a, b in self.parts]
+
+    def score(self, scorer, rows: list[Tensor], top_k: bool) -> None:
+        for row, place, (_, end) in zip(rows, self.positions, self.parts, strict=True):
+            scores = scorer(row, self.keys, place, RULE, blocks.count_blocks(end, RULE))
             if top_k:
                 kernels.select_topk(scores, place, RULE)
 
-    def plain():
-        for row, place in zip(queries, places, strict=True):
-            for part in range(0, row.shape[2], 256):  # 256 queries: 0.3 GB of float32 at 128K
-                cut = slice(part, part + 256)
-                plain_query_scores(row[:, :, cut], keys, place[:, cut], n_blocks)
+    def score_plainly(self, step: int = 256) -> None:
+        """step queries at once: 0.3 GB of float32 a head group at 128K."""
+        for row, place, (start, end) in zip(self.queries, self.positions, self.parts, strict=True):
+            for a in range(0, end - start, step):
+                last = start + a + step
+                seen = self.keys[:, :, : blocks.count_windows(last, RULE)]
+                cut = slice(a, a + step)
+                plain_query_scores(row[:, :, cut], seen, place[:, cut], blocks.count_blocks(last, RULE))
 
-    pairs = context * n_windows / 2  # causal
-    work = {"score_blocks": 2 * pairs * DIM * HEADS, "score_blocks_query": 4 * pairs * DIM * SHAPE.n_heads}
+
+def prefill_case(context: int) -> tuple[list[bench.Row], dict[str, int]]:
+    """All queries of one sequence: both scorers, with and without top-k; the plain form; their peak bytes."""
+    prompt = Prompt(context)
+    forecast = partial(prompt.score, kernels.score_blocks, prompt.forecasts)
+    query = partial(prompt.score, kernels.score_blocks_query, prompt.queries)
     runs = {
-        ("score_blocks", "triton"): partial(each, kernels.score_blocks, forecasts, False),
-        ("score_blocks", "triton+topk"): partial(each, kernels.score_blocks, forecasts, True),
-        ("score_blocks_query", "triton"): partial(each, kernels.score_blocks_query, queries, False),
-        ("score_blocks_query", "triton+topk"): partial(each, kernels.score_blocks_query, queries, True),
-        ("score_blocks_query", "torch"): plain,
+        ("score_blocks", "triton"): partial(forecast, False),
+        ("score_blocks", "triton+topk"): partial(forecast, True),
+        ("score_blocks_query", "triton"): partial(query, False),
+        ("score_blocks_query", "triton+topk"): partial(query, True),
+        ("score_blocks_query", "torch"): prompt.score_plainly,
     }
-    rows, peaks, written = [], {}, context * n_blocks * HEADS * 4
+    pairs = context * prompt.keys.shape[2] // 2  # of a query and a window that it sees
+    scores = context * blocks.count_blocks(context, RULE) // 2 * HEADS
+    rows, peaks = [], {}
     for (name, backend), call in runs.items():
+        heads, products = (HEADS, 1) if name == "score_blocks" else (SHAPE.n_heads, 2)  # two passes
         peaks[f"{name} {backend}"] = peak_extra_bytes(call)
         times = bench.time_graph([call], replays=7, warm_up=1)
-        read = (context * DIM * (HEADS if name == "score_blocks" else SHAPE.n_heads) + keys.numel()) * 2
-        rows.append(
-            bench.row(name, f"prefill_{context // 1024}k", backend, times, n_bytes=read + written,
-                      flops=int(work[name]))
-        )  # fmt: skip
+        n_bytes = 2 * (context * DIM * heads + prompt.keys.numel()) + 4 * scores
+        flops = 2 * products * pairs * DIM * heads
+        case = f"prefill_{context // 1024}k"
+        rows.append(bench.row(name, case, backend, times, n_bytes=n_bytes, flops=flops))
     return rows, peaks
 
 

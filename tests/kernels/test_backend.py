@@ -7,6 +7,7 @@ import torch
 from sparda.kernels import backend
 
 from sparda import kernels
+from sparda.spec import Sparsity
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess:
@@ -72,3 +73,14 @@ def test_checks_say_what_to_do():
         backend.expect("x", torch.zeros(3), (3,), (torch.int32, torch.int64))
     with pytest.raises(ValueError, match="power of two"):
         backend.expect_power_of_two(head_dim=96)
+
+
+@pytest.mark.gpu
+def test_values_on_a_gpu_are_read_only_when_asked_for(cuda, monkeypatch):
+    scores, beyond = torch.zeros(1, 1, 1, 5, device=cuda), torch.tensor([[5 * 64]], device=cuda)
+    monkeypatch.setenv("SPARDA_CHECK", "1")
+    with pytest.raises(ValueError, match="have scores"):
+        kernels.select_topk(scores, beyond, Sparsity(8, local_blocks=2))
+    monkeypatch.delenv("SPARDA_CHECK")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):  # a wait for the GPU would end the capture
+        kernels.select_topk(scores, beyond - 64, Sparsity(8, local_blocks=2))

@@ -12,7 +12,7 @@ RULE = Sparsity(96)
     ("kind", "limit"), [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 1e-2)]
 )
 @pytest.mark.parametrize("n_tokens", [31, 32, 64, 200, 1000])
-def test_means_equal_the_reference(n_tokens, kind, limit, device, error, poisoned):
+def test_means_equal_the_reference(n_tokens, kind, limit, device, rms_error, poisoned):
     if device.type == "cpu" and kind is torch.bfloat16:
         pytest.skip("bfloat16 runs on a GPU only")
     keys = torch.randn(2, 2, n_tokens, 64, device=device).to(kind)
@@ -20,23 +20,23 @@ def test_means_equal_the_reference(n_tokens, kind, limit, device, error, poisone
     got = compress_keys(keys, RULE, out=out)
     want = blocks.compress_keys(keys.float().cpu(), RULE)
     assert got.shape == want.shape
-    assert not got.numel() or error(got, want) <= limit
+    assert not got.numel() or rms_error(got, want) <= limit
     assert out[:, :, want.shape[2] :].isnan().all()  # nothing is written past the last window
 
 
-def test_a_window_of_one_stride_and_of_four(device, error):
+def test_a_window_of_one_stride_and_of_four(device, rms_error):
     keys = torch.randn(1, 2, 333, 128, device=device)
     for window in (16, 64):
         rule = Sparsity(96, window=window)
-        assert error(compress_keys(keys, rule), blocks.compress_keys(keys.cpu(), rule)) <= 1e-5
+        assert rms_error(compress_keys(keys, rule), blocks.compress_keys(keys.cpu(), rule)) <= 1e-5
 
 
 @pytest.mark.gpu
-def test_a_store_of_more_than_4_gib_is_addressed(cuda, error):
+def test_a_store_of_more_than_4_gib_is_addressed(cuda, rms_error):
     keys = torch.empty(20, 2, 524_288, 128, dtype=torch.bfloat16, device=cuda).normal_()  # 5 GiB
     got = compress_keys(keys, RULE)
     want = blocks.compress_keys(keys[-1:, -1:, -4096:].float().cpu(), RULE)
-    assert error(got[-1:, -1:, -want.shape[2] :], want) <= 1e-2
+    assert rms_error(got[-1:, -1:, -want.shape[2] :], want) <= 1e-2
 
 
 def test_an_output_that_is_too_small_is_refused(reference_only):

@@ -40,7 +40,7 @@ def angles(device, rows=200):
     ("kind", "limit"), [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 1e-2)]
 )
 @pytest.mark.parametrize("group", [1, 3, 16])
-def test_a_token_is_rotated_and_written_where_the_reference_writes_it(group, kind, limit, device, error):
+def test_a_token_is_rotated_and_written_where_the_reference_writes_it(group, kind, limit, device, rms_error):
     if device.type == "cpu" and kind is torch.bfloat16:
         pytest.skip("bfloat16 runs on a GPU only")
     got, want = layer(2, kind, device), layer(2, kind, "cpu")
@@ -52,16 +52,16 @@ def test_a_token_is_rotated_and_written_where_the_reference_writes_it(group, kin
         q_out, f_out = rope_append(q, k, v, f, *table, positions.to(device), tail.to(device), got, RULE)
         turn = [x[positions][:, None] for x in want_table]
         cache.append(cache.rotate(k.cpu(), *turn), v.cpu(), positions, tail, want, RULE)
-        assert error(q_out, cache.rotate(q.cpu(), *turn)) <= limit
+        assert rms_error(q_out, cache.rotate(q.cpu(), *turn)) <= limit
         assert f_out is not None
-        assert error(f_out, cache.rotate(f.cpu(), *turn)) <= limit
+        assert rms_error(f_out, cache.rotate(f.cpu(), *turn)) <= limit
         if device.type == "cuda":
             torch.cuda.synchronize()
         for name in ("slots", "ring", "compressed", "host"):
-            assert error(getattr(got, name), getattr(want, name)) <= limit, (name, t)
+            assert rms_error(getattr(got, name), getattr(want, name)) <= limit, (name, t)
 
 
-def test_appending_a_whole_sequence_gives_the_prompts_compressed_keys(device, error):
+def test_appending_a_whole_sequence_gives_the_prompts_compressed_keys(device, rms_error):
     got = layer(1, torch.float32, device, host=False)
     table, keys = angles(device), []
     for t in range(70 if device.type == "cuda" else 49):
@@ -72,7 +72,7 @@ def test_appending_a_whole_sequence_gives_the_prompts_compressed_keys(device, er
             q, k, v, None, *table, at, torch.zeros(1, HEADS, dtype=torch.int32, device=device), got, RULE
         )
     want = blocks.compress_keys(torch.stack(keys, 2), RULE)
-    assert error(got.compressed[:, :, : want.shape[2]], want) <= 1e-5
+    assert rms_error(got.compressed[:, :, : want.shape[2]], want) <= 1e-5
 
 
 def test_a_missing_tail_slot_writes_no_slot(device):

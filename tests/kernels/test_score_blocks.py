@@ -66,6 +66,16 @@ def test_other_block_sizes_windows_and_visibility(rule, n_queries, device, error
     assert score_error(got, want, error) <= 1e-5
 
 
+@pytest.mark.gpu
+def test_compressed_keys_of_more_than_2_to_the_31_elements_are_addressed(cuda, error):
+    forecast = torch.randn(1100, 2, 1, 128, device=cuda, dtype=torch.bfloat16)
+    compressed = torch.randn(1100, 2, 8191, 128, device=cuda, dtype=torch.bfloat16)
+    positions = torch.full((1100, 1), 131_071, device=cuda)
+    got = score_blocks(forecast, compressed, positions, Sparsity(96), 2048)[-1:]
+    want = reference(forecast[-1:], compressed[-1:], positions[-1:], Sparsity(96), 2048)
+    assert score_error(got, want, error) <= 1e-5
+
+
 @pytest.mark.parametrize("n_queries", [1, 3])
 def test_rows_that_no_query_sees_may_hold_nan(n_queries, device):
     forecast, compressed, _ = inputs((1, 1, 64, 600, n_queries), torch.float32, device)
