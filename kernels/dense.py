@@ -74,4 +74,5 @@ def _causal_mask(n_tokens: int, device: torch.device) -> Any:
     def causal(_batch, _head, query, key):
         return query >= key
 
-    return create_block_mask(causal, None, None, n_tokens, n_tokens, device=str(device), _compile=True)
+    make = torch.compile(create_block_mask)  # eager, it would hold T x T
+    return make(causal, None, None, n_tokens, n_tokens, device=str(device))

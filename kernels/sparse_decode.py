@@ -1,8 +1,8 @@
 """Attention of one new token over its selected slots, split over many programs (flash decoding).
 
 The slots of a layer are [B, H, C, 2 (K, V), S, d]: the keys and values of a block lie side by side. A program
-takes every n_splits-th selected slot of one (sequence, KV head), serves the G query heads of the group from
-one read of it, and leaves a partial result with its log-sum-exp; a second, tiny kernel merges them. Reading
+takes a share of the selected slots of one (sequence, KV head), serves the G query heads of the group from one
+read of each, and leaves a partial result with its log-sum-exp; a second, tiny kernel merges them. Reading
 the slots once is the floor, so what counts is to have enough loads in flight on every SM.
 
 Reference: ``sparda.attention.block_attention`` on the blocks put back at their positions.
@@ -12,6 +12,7 @@ Reference: ``sparda.attention.block_attention`` on the blocks put back at their 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from sparda.kernels import backend
@@ -25,21 +26,27 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _split_kernel(
-    q, slots, slot_ids, block_ids, lengths, partial, lse, scale, n_slots, budget, n_splits, n_kv,
+    q, slots, slot_ids, block_ids, lengths, partial, lse, scale, n_slots, budget, share, n_kv,
     G: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    """One program: ``share`` selected slots, one after the other, of one (sequence, KV head)."""
     split = tl.program_id(0)
-    pair = tl.program_id(1)  # (sequence, KV head)
+    pair = tl.program_id(1)
     head = tl.arange(0, ROWS)  # padded: a matrix unit takes 16 rows
     lane = tl.arange(0, D)
     token = tl.arange(0, S)
-    length = tl.load(lengths + pair // n_kv).to(tl.int32)
     rows = pair.to(tl.int64) * G + head  # rows of q and of the output
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()  # what the kernel before this one wrote is now there to be read
+        tl.extra.cuda.gdc_launch_dependents()
+    length = tl.load(lengths + pair // n_kv).to(tl.int32)
     query = tl.load(q + rows[:, None] * D + lane[None, :], mask=head[:, None] < G, other=0.0)
     top = tl.full([ROWS], -1e30, tl.float32)  # finite: a row without keys must not give inf - inf
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, D], tl.float32)
-    for i in tl.range(split, tl.minimum(budget, tl.cdiv(length, S)), n_splits):
+    # the bounds do not depend on the length, so that the first loads need not wait for it
+    for i in tl.range(split * share, tl.minimum(budget, split * share + share)):
         slot = tl.load(slot_ids + pair * budget + i)
         block = tl.load(block_ids + pair * budget + i)
         real = (block * S + token < length) & (slot >= 0) & (block >= 0)
@@ -47,33 +54,39 @@ def _split_kernel(
         # rows after the last token were never written: zeros, because 0 * NaN is NaN
         keys = tl.load(base + token[:, None] * D + lane[None, :], mask=real[:, None], other=0.0)
         values = tl.load(base + S * D + token[:, None] * D + lane[None, :], mask=real[:, None], other=0.0)
-        logits = tl.dot(query, tl.trans(keys), input_precision=PRECISION) * scale
+        logits = tl.dot(query, tl.trans(keys), input_precision=PRECISION)
         logits = tl.where(real[None, :], logits, float("-inf"))
-        new_top = tl.maximum(top, tl.max(logits, 1))
-        weight = tl.exp2(logits - new_top[:, None])
+        new_top = tl.maximum(top, tl.max(logits, 1) * scale)
+        weight = tl.exp2(logits * scale - new_top[:, None])
         shrink = tl.exp2(top - new_top)
         total = total * shrink + tl.sum(weight, 1)
         acc = tl.dot(weight.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
         top = new_top
     seen = total > 0
     total = tl.where(seen, total, 1.0)
-    place = (pair.to(tl.int64) * n_splits + split) * G + head
+    place = (pair.to(tl.int64) * tl.num_programs(0) + split) * G + head
     tl.store(lse + place, tl.where(seen, top + tl.log2(total), float("-inf")), mask=head < G)
     tl.store(partial + place[:, None] * D + lane[None, :], acc / total[:, None], mask=head[:, None] < G)
 
 
 @triton.jit
-def _merge_kernel(partial, lse, out, n_splits, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
+def _merge_kernel(
+    partial, lse, out, n_splits, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, CHAINED: tl.constexpr
+):
+    """One program: the partial results of one query head."""
     pair = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.arange(0, SPLITS)
     lane = tl.arange(0, D)
     place = (pair * n_splits + split) * G + head
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     part = tl.load(lse + place, mask=split < n_splits, other=float("-inf"))
+    values = tl.load(partial + place[:, None] * D + lane[None, :], mask=split[:, None] < n_splits, other=0.0)
     top = tl.max(part, 0)
     weight = tl.exp2(part - tl.where(top > float("-inf"), top, 0.0))
     total = tl.sum(weight, 0)
-    values = tl.load(partial + place[:, None] * D + lane[None, :], mask=split[:, None] < n_splits, other=0.0)
     result = tl.sum(values * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
     tl.store(out + (pair * G + head) * D + lane, result.to(out.dtype.element_ty))
 
@@ -85,6 +98,7 @@ class DecodeTiles:
     n_splits: int | None = None  # None: fill the SMs twice
     num_warps: int = 4
     num_stages: int = 3
+    chained: bool = True  # programmatic dependent launch, where the GPU has it
 
 
 def sparse_decode(
@@ -118,19 +132,30 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
     batch, n_kv, n_slots, _, size, dim = slots.shape
     group, pairs, budget = q.shape[1] // n_kv, batch * n_kv, slot_ids.shape[2]
     backend.expect_power_of_two(block_size=size, d=dim)
-    n_splits = tiles.n_splits or choose_splits(pairs, budget, backend.multiprocessors(q.device))
+    wanted = tiles.n_splits or choose_splits(pairs, budget, backend.multiprocessors(q.device))
+    share = -(-budget // wanted)
+    n_splits = -(-budget // share)
     partial = q.new_empty(pairs, n_splits, group, dim, dtype=torch.float32)
     lse = q.new_empty(pairs, n_splits, group, dtype=torch.float32)
     precision = "ieee" if q.dtype is torch.float32 else "tf32"
+    chained = tiles.chained and _can_chain(q.device)
+    # starts a kernel while the one before it drains (programmatic dependent launch): 1 us less a kernel
+    early = {"launch_pdl": True} if chained else {}
     _split_kernel[(n_splits, pairs)](
-        q, slots, slot_ids, block_ids, lengths, partial, lse, scale * LOG2_E, n_slots, budget, n_splits, n_kv,
+        q, slots, slot_ids, block_ids, lengths, partial, lse, scale * LOG2_E, n_slots, budget, share, n_kv,
         G=group, ROWS=max(16, backend.next_power_of_two(group)), S=size, D=dim, PRECISION=precision,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        CHAINED=chained, num_warps=tiles.num_warps, num_stages=tiles.num_stages, **early,
     )  # fmt: skip
     _merge_kernel[(pairs, group)](
-        partial, lse, out, n_splits, G=group, D=dim, SPLITS=backend.next_power_of_two(n_splits), num_warps=1
-    )
+        partial, lse, out, n_splits, G=group, D=dim, SPLITS=backend.next_power_of_two(n_splits),
+        CHAINED=chained, num_warps=1, **early,
+    )  # fmt: skip
     return out
+
+
+@lru_cache(maxsize=8)
+def _can_chain(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def choose_splits(pairs: int, budget: int, n_sms: int) -> int:

@@ -2,8 +2,9 @@
 
 Neighbouring tokens read mostly the same blocks: the local ones by rule, the learned ones by habit. So a
 program serves a tile of a few tokens with all G heads of their group (the rows of the matrix unit) and reads
-the union of their lists once. ``_union_kernel`` prepares it: for every tile the blocks that all its tokens
-read in full (a dense band comes out by itself, no mask needed), then the others, each with one bit per token.
+the union of their lists once (``union_lists``): no mask for blocks that all of them read, a mask of rows for
+the others, a mask of keys for the few that reach past the first token. The tensor memory accelerator (TMA)
+fetches blocks; it fills rows past the last token with zeros.
 
 Reference: ``sparda.attention.block_attention``.
 """
@@ -16,90 +17,43 @@ from dataclasses import dataclass
 import torch
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
+from sparda.kernels.union_lists import MOST_TOKENS, union_lists
 from torch import Tensor
 
 from sparda.attention import block_attention
 
 LOG2_E = 1.4426950408889634
-MOST_TOKENS = 16  # tokens of a tile: an entry is block * 2**16 + one bit per token
-BLOCKS_AT_ONCE = 1024  # blocks that one turn of the union kernel looks at
-
-
-@triton.jit
-def _union_kernel(
-    block_ids, positions, marks, entries, counts, n_queries, n_tiles, n_all, n_blocks, budget, n_kv,
-    TOKENS: tl.constexpr, LIST: tl.constexpr, S: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """Write the entries of every tile: shared blocks from the front, the others from the back."""
-    token = tl.arange(0, TOKENS)
-    slot = tl.arange(0, LIST)
-    capacity = TOKENS * budget
-    n_marks = tl.cdiv(n_blocks, STEP) * STEP
-    mine = marks + tl.program_id(0).to(tl.int64) * n_marks  # one word of bits per block, all zero
-    tile = tl.program_id(0)
-    while tile < n_all:
-        pair = tile // n_tiles
-        query = tile % n_tiles * TOKENS + token
-        there = query < n_queries
-        at = (pair.to(tl.int64) * n_queries + query)[:, None] * budget + slot[None, :]
-        ids = tl.load(block_ids + at, mask=there[:, None] & (slot < budget)[None, :], other=-1)
-        bit = tl.where(ids >= 0, (1 << token)[:, None], 0)
-        tl.atomic_or(mine + ids, bit, mask=ids >= 0, sem="relaxed")
-        row = (pair // n_kv).to(tl.int64) * n_queries
-        first = tl.min(tl.load(positions + row + query, mask=there, other=2**31 - 1).to(tl.int32), 0)
-        everyone = tl.sum(tl.where(there, 1 << token, 0), 0)
-        target = entries + tile.to(tl.int64) * capacity
-        n_shared = tl.zeros([], tl.int32)
-        n_other = tl.zeros([], tl.int32)
-        tl.debug_barrier()
-        for start in tl.range(0, n_marks, STEP):
-            block = start + tl.arange(0, STEP)
-            bits = tl.load(mine + block, cache_modifier=".cg")
-            tl.store(mine + block, tl.zeros([STEP], tl.int32))  # ready for the next tile
-            shared = (bits == everyone) & ((block + 1) * S <= first + 1)
-            other = (bits != 0) & ~shared
-            rank = n_shared + tl.cumsum(shared.to(tl.int32), 0) - 1
-            tl.store(target + rank, block * 65536 + bits, mask=shared)
-            rank = capacity - n_other - tl.cumsum(other.to(tl.int32), 0)
-            tl.store(target + rank, block * 65536 + bits, mask=other)
-            n_shared += tl.sum(shared.to(tl.int32), 0)
-            n_other += tl.sum(other.to(tl.int32), 0)
-        tl.store(counts + tile * 2, n_shared)
-        tl.store(counts + tile * 2 + 1, n_other)
-        tl.debug_barrier()
-        tile += tl.num_programs(0)
 
 
 @triton.jit
 def _read_block(
-    query, keys, values, entry, bit, position, top, total, acc, scale, n_tokens,
-    MASKED: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+    query, keys, values, pair, entry, bit, position, top, total, acc, scale,
+    PART: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One turn of online softmax: the rows of the tile meet one block."""
-    token = tl.arange(0, S)
-    key = entry // 65536 * S + token
-    at = key.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
-    if MASKED:  # only the last block of a sequence can be cut short, and it is never shared
-        key_tile = tl.load(keys + at, mask=(key < n_tokens)[:, None], other=0.0)
-        value_tile = tl.load(values + at, mask=(key < n_tokens)[:, None], other=0.0)
-    else:
-        key_tile = tl.load(keys + at)
-        value_tile = tl.load(values + at)
-    logits = tl.dot(query, tl.trans(key_tile), input_precision=PRECISION) * scale
-    if MASKED:
-        allowed = ((entry & bit) != 0)[:, None] & (key[None, :] <= position[:, None])
-        logits = tl.where(allowed, logits, float("-inf"))
-    new_top = tl.maximum(top, tl.max(logits, 1))
-    weight = tl.exp2(logits - new_top[:, None])
+    start = entry // 65536 * S
+    key_tile = keys.load([pair, start, 0]).reshape(S, D)
+    logits = tl.dot(query, tl.trans(key_tile), input_precision=PRECISION)
+    reads = (entry & bit) != 0
+    if PART == "edge":
+        key = start + tl.arange(0, S)
+        logits = tl.where(reads[:, None] & (key[None, :] <= position[:, None]), logits, float("-inf"))
+    new_top = tl.maximum(top, tl.max(logits, 1) * scale)
+    shift = new_top
+    if PART == "other":  # masks rows without touching the S columns: exp2(x - inf) is 0
+        new_top = tl.where(reads, new_top, top)
+        shift = tl.where(reads, new_top, float("inf"))
+    weight = tl.exp2(logits * scale - shift[:, None])
     shrink = tl.exp2(top - new_top)
     total = total * shrink + tl.sum(weight, 1)
+    value_tile = values.load([pair, start, 0]).reshape(S, D)
     acc = tl.dot(weight.to(value_tile.dtype), value_tile, acc * shrink[:, None], input_precision=PRECISION)
     return new_top, total, acc
 
 
 @triton.jit
 def _attend_kernel(
-    q, k, v, positions, entries, counts, out, scale, n_queries, n_tokens, n_tiles, budget, n_kv,
+    q, keys, values, positions, entries, bounds, out, scale, n_queries, n_tiles, budget, n_kv,
     G: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -107,32 +61,31 @@ def _attend_kernel(
     pair = tl.program_id(1)  # (sequence, KV head)
     row = tl.arange(0, TOKENS * HEADS)
     head = row // TOKENS
-    query = tile * TOKENS + row % TOKENS
-    real = (head < G) & (query < n_queries)
-    where = (pair.to(tl.int64) * G + head) * n_queries + query
-    at = where[:, None] * D + tl.arange(0, D)[None, :]
-    rows = tl.load(q + at, mask=real[:, None], other=0.0)
-    place = (pair // n_kv).to(tl.int64) * n_queries + query
+    token = tile * TOKENS + row % TOKENS
+    real = (head < G) & (token < n_queries)
+    at = ((pair.to(tl.int64) * G + head) * n_queries + token)[:, None] * D + tl.arange(0, D)[None, :]
+    query = tl.load(q + at, mask=real[:, None], other=0.0)
+    place = (pair // n_kv).to(tl.int64) * n_queries + token
     position = tl.load(positions + place, mask=real, other=-1).to(tl.int32)
     bit = 1 << (row % TOKENS)
-    keys = k + pair.to(tl.int64) * n_tokens * D
-    values = v + pair.to(tl.int64) * n_tokens * D
     top = tl.full([TOKENS * HEADS], -1e30, tl.float32)  # finite: a row without keys must not give inf - inf
     total = tl.zeros([TOKENS * HEADS], tl.float32)
     acc = tl.zeros([TOKENS * HEADS, D], tl.float32)
     index = pair.to(tl.int64) * n_tiles + tile
     capacity = TOKENS * budget
-    listed = entries + index * capacity
-    for i in tl.range(0, tl.load(counts + index * 2)):
-        top, total, acc = _read_block(
-            rows, keys, values, tl.load(listed + i), bit, position, top, total, acc, scale, n_tokens,
-            False, S, D, PRECISION,
-        )  # fmt: skip
-    for i in tl.range(capacity - tl.load(counts + index * 2 + 1), capacity):
-        top, total, acc = _read_block(
-            rows, keys, values, tl.load(listed + i), bit, position, top, total, acc, scale, n_tokens,
-            True, S, D, PRECISION,
-        )  # fmt: skip
+    row_of = entries + index * capacity
+    shared = tl.load(bounds + index * 3)
+    edge = tl.load(bounds + index * 3 + 1)
+    other = tl.load(bounds + index * 3 + 2)
+    for i in tl.range(0, shared):
+        top, total, acc = _read_block(query, keys, values, pair, tl.load(row_of + i), bit, position,
+                                      top, total, acc, scale, "shared", S, D, PRECISION)  # fmt: skip
+    for i in tl.range(other, capacity):
+        top, total, acc = _read_block(query, keys, values, pair, tl.load(row_of + i), bit, position,
+                                      top, total, acc, scale, "other", S, D, PRECISION)  # fmt: skip
+    for i in tl.range(edge, other, num_stages=1):
+        top, total, acc = _read_block(query, keys, values, pair, tl.load(row_of + i), bit, position,
+                                      top, total, acc, scale, "edge", S, D, PRECISION)  # fmt: skip
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=real[:, None])
 
@@ -143,7 +96,7 @@ class PrefillTiles:
 
     rows: int = 64  # tokens * heads of a program
     num_warps: int = 4
-    num_stages: int = 3
+    num_stages: int = 2
 
 
 def sparse_prefill(
@@ -169,51 +122,34 @@ def sparse_prefill(
     out = torch.empty_like(q) if out is None else out
     backend.expect("out", out, tuple(q.shape), q.dtype)
     if where == "torch":
-        return out.copy_(
-            block_attention(q, k, v, block_ids.long(), positions.long(), block_size=block_size, scale=scale)
-        )
+        ids, at = block_ids.long(), positions.long()
+        return out.copy_(block_attention(q, k, v, ids, at, block_size=block_size, scale=scale))
     return _launch(q, k, v, block_ids, positions, block_size, scale, out, tiles)
 
 
 def _launch(q, k, v, block_ids, positions, size, scale, out, tiles: PrefillTiles) -> Tensor:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     batch, n_kv, n_tokens, dim = k.shape
     n_queries, budget, group, pairs = q.shape[2], block_ids.shape[3], q.shape[1] // n_kv, batch * n_kv
     backend.expect_power_of_two(block_size=size, d=dim)
+    if k.data_ptr() % 16 or v.data_ptr() % 16:
+        raise ValueError("k and v must start at a multiple of 16 bytes (for TMA); pass k.clone(), v.clone()")
     heads = backend.next_power_of_two(group)
     tokens = max(1, min(MOST_TOKENS, tiles.rows // heads))
     heads = max(heads, 16 // tokens)  # a matrix unit takes 16 rows
-    n_tiles, n_blocks = -(-n_queries // tokens), -(-n_tokens // size)
-    entries, counts = union_lists(block_ids, positions, tokens, n_blocks, size)
+    entries, bounds = union_lists(block_ids, positions, tokens, -(-n_tokens // size), size)
+    keys, values = (
+        TensorDescriptor.from_tensor(t.view(pairs, n_tokens, dim), [1, size, dim]) for t in (k, v)
+    )
+    n_tiles = -(-n_queries // tokens)
     _attend_kernel[(n_tiles, pairs)](
-        q, k, v, positions, entries, counts, out, scale * LOG2_E, n_queries, n_tokens, n_tiles, budget, n_kv,
+        q, keys, values, positions, entries, bounds, out, scale * LOG2_E, n_queries, n_tiles, budget, n_kv,
         G=group, HEADS=heads, TOKENS=tokens, S=size, D=dim,
         PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return out
-
-
-def union_lists(
-    block_ids: Tensor, positions: Tensor, tokens: int, n_blocks: int, size: int
-) -> tuple[Tensor, Tensor]:
-    """Merge the lists of each tile of ``tokens`` neighbouring queries.
-
-    returns entries [B*H*tiles, tokens*k] int32, each block * 2**16 + the bits of the tokens that read it: the
-    shared ones first, the others at the end of the row; counts [B*H*tiles, 2] int32 of the two kinds
-    """
-    batch, n_kv, n_queries, budget = block_ids.shape
-    n_tiles = -(-n_queries // tokens)
-    n_all = batch * n_kv * n_tiles
-    programs = min(n_all, 8 * backend.multiprocessors(block_ids.device))
-    step = min(BLOCKS_AT_ONCE, backend.next_power_of_two(n_blocks))
-    marks = block_ids.new_zeros(programs, -(-n_blocks // step) * step)
-    entries = block_ids.new_empty(n_all, tokens * budget)
-    counts = block_ids.new_empty(n_all, 2)
-    _union_kernel[(programs,)](
-        block_ids, positions, marks, entries, counts, n_queries, n_tiles, n_all, n_blocks, budget, n_kv,
-        TOKENS=tokens, LIST=backend.next_power_of_two(budget), S=size, STEP=step, num_warps=4,
-    )  # fmt: skip
-    return entries, counts
 
 
 def _check(q, k, v, block_ids, positions, size) -> None:

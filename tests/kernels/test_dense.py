@@ -23,12 +23,13 @@ def test_a_prompt_and_its_last_token_agree_with_the_reference(n_queries, error):
 @pytest.mark.gpu
 @pytest.mark.parametrize("through", ["flash", "cudnn", "flex"])
 @pytest.mark.parametrize("n_queries", [256, 1])
-def test_every_dense_backend_agrees_with_the_float32_reference(cuda, through, n_queries, error):
+def test_every_dense_backend_agrees_with_the_float32_reference(cuda, through, n_queries):
     if through == "flex" and n_queries == 1:
         pytest.skip("GPU test: one compilation of FlexAttention is enough")
     q, k, v, positions = prompt(cuda, torch.bfloat16, n_queries, n_tokens=256)
     want = dense_attention(q.float(), k.float(), v.float(), positions)
-    assert error(dense(q, k, v, through=through), want) < 2e-2
+    got = dense(q, k, v, through=through).float()
+    assert (got - want).norm() / want.norm() < 1e-2
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_bfloat16_is_refused_under_the_interpreter(interpreter):
 SPLIT = {
     "q": "*bf16", "slots": "*bf16", "slot_ids": "*i32", "block_ids": "*i32", "lengths": "*i32",
     "partial": "*fp32", "lse": "*fp32", "scale": "fp32", "n_slots": "i32", "budget": "i32",
-    "n_splits": "i32", "n_kv": "i32",
+    "share": "i32", "n_kv": "i32",
 }  # fmt: skip
 
 
@@ -160,14 +160,15 @@ def test_both_kernels_compile_for_hopper_without_spills(compiled):
     tiles = DecodeTiles()
     split = compiled(
         "sparda.kernels.sparse_decode", "_split_kernel", signature=SPLIT,
-        constexprs={"G": 16, "ROWS": 16, "S": 64, "D": 128, "PRECISION": "tf32"},
+        constexprs={"G": 16, "ROWS": 16, "S": 64, "D": 128, "PRECISION": "tf32", "CHAINED": True},
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     assert "cp.async" in split["ptx"]
     assert "mma.sync" in split["ptx"]
+    assert "griddepcontrol.wait" in split["ptx"]
     assert split["usage"]["local"] == split["usage"]["stack"] == 0
     compiled(
         "sparda.kernels.sparse_decode", "_merge_kernel",
         signature={"partial": "*fp32", "lse": "*fp32", "out": "*bf16", "n_splits": "i32"},
-        constexprs={"G": 16, "D": 128, "SPLITS": 16}, num_warps=1,
+        constexprs={"G": 16, "D": 128, "SPLITS": 16, "CHAINED": True}, num_warps=1,
     )  # fmt: skip

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 from sparda.kernels import sparse_prefill
-from sparda.kernels.sparse_prefill import PrefillTiles, union_lists
+from sparda.kernels.sparse_prefill import PrefillTiles
+from sparda.kernels.union_lists import union_lists
 
 from sparda.attention import block_attention
 from sparda.blocks import select_blocks
@@ -90,22 +91,18 @@ def test_a_query_without_any_block_gets_zeros(device):
 
 def test_the_union_holds_each_block_once_with_the_bits_of_its_readers(device):
     prompt = make_prompt(device, torch.float32, n_queries=7, n_tokens=200, budget=5)
-    entries, counts = (t.cpu() for t in union_lists(prompt.block_ids, prompt.positions, 4, 13, 16))
-    for tile in range(2):
-        shared, other = counts[tile].tolist()
-        row = entries[tile].tolist()
-        listed = row[:shared] + row[len(row) - other :]
-        got = {entry // 65536: entry % 65536 for entry in listed}
+    entries, bounds = (t.tolist() for t in union_lists(prompt.block_ids, prompt.positions, 4, 13, 16))
+    for tile, (row, (end, edge, other)) in enumerate(zip(entries, bounds, strict=True)):
         lists = prompt.block_ids[0, 0, 4 * tile : 4 * tile + 4].tolist()
         blocks = {block for ids in lists for block in ids if block >= 0}
-        want = {b: sum(1 << i for i, ids in enumerate(lists) if b in ids) for b in blocks}
-        assert got == want
-        assert len(listed) == len(got)
-        first = int(prompt.positions[0, 4 * tile])
-        everyone = (1 << len(lists)) - 1
-        assert {b for b, bits in want.items() if bits == everyone and 16 * b + 15 <= first} == {
-            entry // 65536 for entry in row[:shared]
-        }
+        readers = {b: sum(1 << i for i, ids in enumerate(lists) if b in ids) for b in blocks}
+        listed = row[:end] + row[edge:]
+        assert {entry // 65536: entry % 65536 for entry in listed} == readers
+        assert len(listed) == len(readers)
+        first, everyone = int(prompt.positions[0, 4 * tile]), (1 << len(lists)) - 1
+        inner = {b for b in readers if 16 * b + 15 <= first}
+        assert {e // 65536 for e in row[:end]} == {b for b in inner if readers[b] == everyone}
+        assert {e // 65536 for e in row[edge:other]} == readers.keys() - inner
 
 
 def test_the_torch_backend_is_the_reference(reference_only):
@@ -134,12 +131,12 @@ def test_bad_arguments_are_refused_at_the_door(change, kind, message):
 
 
 ATTEND = {
-    "q": "*bf16", "k": "*bf16", "v": "*bf16", "positions": "*i64", "entries": "*i32", "counts": "*i32",
-    "out": "*bf16", "scale": "fp32", "n_queries": "i32", "n_tokens": "i32", "n_tiles": "i32",
-    "budget": "i32", "n_kv": "i32",
+    "q": "*bf16", "keys": "tensordesc<bf16[1, 64, 128]>", "values": "tensordesc<bf16[1, 64, 128]>",
+    "positions": "*i64", "entries": "*i32", "bounds": "*i32", "out": "*bf16", "scale": "fp32",
+    "n_queries": "i32", "n_tiles": "i32", "budget": "i32", "n_kv": "i32",
 }  # fmt: skip
 UNION = {
-    "block_ids": "*i32", "positions": "*i64", "marks": "*i32", "entries": "*i32", "counts": "*i32",
+    "block_ids": "*i32", "positions": "*i64", "marks": "*i32", "entries": "*i32", "bounds": "*i32",
     "n_queries": "i32", "n_tiles": "i32", "n_all": "i32", "n_blocks": "i32", "budget": "i32", "n_kv": "i32",
 }  # fmt: skip
 
@@ -152,9 +149,10 @@ def test_both_kernels_compile_for_hopper_without_spills(compiled):
         num_stages=tiles.num_stages,
     )  # fmt: skip
     assert "wgmma.mma_async" in attend["ptx"]
+    assert "cp.async.bulk.tensor" in attend["ptx"]
     assert attend["usage"]["local"] == attend["usage"]["stack"] == 0
     union = compiled(
-        "sparda.kernels.sparse_prefill", "_union_kernel", signature=UNION,
+        "sparda.kernels.union_lists", "_union_kernel", signature=UNION,
         constexprs={"TOKENS": 4, "LIST": 128, "S": 64, "STEP": 1024},
     )  # fmt: skip
     assert union["usage"]["local"] == union["usage"]["stack"] == 0
