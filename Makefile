@@ -29,7 +29,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STAGE := tools/stage
 
 .NOTPARALLEL:
-.PHONY: help install reproduce test lint unit notebooks smoke lab clean
+.PHONY: help install reproduce test lint unit kernels notebooks smoke lab clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -58,7 +58,7 @@ reproduce: $(STAMP) ## run the chapters and rebuild figures/ and figures/index.h
 	$(PY) -m sparda.cli reproduce $(CHAPTERS) --profile $(PROFILE) $(if $(FORCE),--force)
 	@echo "open figures/index.html"
 
-test: lint unit notebooks smoke ## everything that .ci/run checks
+test: lint unit kernels notebooks smoke ## everything that .ci/run checks
 	@$(STAGE) --sum
 
 lint: $(STAMP) ## style and types
@@ -66,6 +66,9 @@ lint: $(STAMP) ## style and types
 
 unit: $(STAMP) ## unit, property and doc tests
 	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 $(STAGE) "unit tests" 300 $(PY) -m pytest -q -n 2
+
+kernels: $(STAMP) ## the kernels themselves, in Triton's interpreter, which must be chosen before the import
+	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(STAGE) "kernels" 120 $(PY) -m pytest -q -n 2 tests/kernels
 
 notebooks: $(STAMP) ## run every chapter in the smoke profile and compare its checked cells
 	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 PLOTLY_RENDERER=plotly_mimetype $(STAGE) "notebooks" 150 \
