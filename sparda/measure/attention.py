@@ -4,7 +4,7 @@
     python -m sparda.measure.attention --overlap    lists of SmolLM2's neighbouring tokens, on the CPU
 
 Shapes are MiniCPM4.1-8B's (32 query heads, 2 KV heads, d 128, k 96), random data. The floor of a decode row
-is the time of reading the selected slots once; of a prefill row, the arithmetic of the pairs that it computes.
+is the time of reading the selected slots once; of a prefill row, the arithmetic of the pairs in it.
 
 How much a tile of tokens can share depends on how alike the lists of neighbours are. Two kinds are timed:
 "alike" draws block scores that share a part ALIKE of their variance with the neighbours', chosen so that the
@@ -37,25 +37,24 @@ def randn(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=KIND)
 
 
-def decode_case(batch: int, context: int) -> bench.Row:
-    """One layer of a decode step: every sequence reads its k selected slots."""
+def decode_case(batch: int, context: int, **options) -> bench.Row:
+    """One layer of a decode step: every sequence reads its k selected slots.
+
+    Each call has its own slots, so that they come from memory; queries and lists are those of one step, in
+    the L2 cache, where the kernels before this one have just written them.
+    """
     k, size = RULE.budget_blocks, RULE.block_size
     n_bytes = batch * HEADS * k * 2 * size * DIM * KIND.itemsize
     lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
-    position = lengths[:, None].long() - 1
-
-    def inputs():
-        scores = torch.rand(batch, HEADS, 1, context // size, device="cuda")
-        ids = blocks.select_blocks(scores, position, RULE)[:, :, 0].int().contiguous()
-        slot_ids = torch.rand(ids.shape, device="cuda").argsort(-1).int()
-        slots = randn(batch, HEADS, k, 2, size, DIM)
-        return randn(batch, SHAPE.n_heads, DIM), slots, slot_ids, ids, lengths
-
-    sets = [inputs() for _ in range(bench.rotations(n_bytes))]
-    times = bench.time_graph([partial(kernels.sparse_decode, *each) for each in sets])
+    scores = torch.rand(batch, HEADS, 1, context // size, device="cuda")
+    ids = blocks.select_blocks(scores, lengths[:, None].long() - 1, RULE)[:, :, 0].int().contiguous()
+    slot_ids = torch.rand(ids.shape, device="cuda").argsort(-1).int()
+    q = randn(batch, SHAPE.n_heads, DIM)
+    sets = [randn(batch, HEADS, k, 2, size, DIM) for _ in range(bench.rotations(n_bytes))]
+    calls = [partial(kernels.sparse_decode, q, slots, slot_ids, ids, lengths, **options) for slots in sets]
     case = f"decode_b{batch}_{context // 1024}k"
     flops = batch * SHAPE.n_heads * k * size * 4 * DIM
-    return bench.row("sparse_decode", case, "triton", times, n_bytes=n_bytes, flops=flops)
+    return bench.row("sparse_decode", case, "triton", bench.time_graph(calls), n_bytes=n_bytes, flops=flops)
 
 
 def block_lists(context: int, alike: float, step: int = 4096) -> Tensor:
