@@ -38,6 +38,18 @@ def _rotate_rows(x, out, rows, some, cos, sin, D: tl.constexpr):
 
 
 @triton.jit
+def _average(ring, target, place, low, high, D: tl.constexpr, WINDOW: tl.constexpr):
+    """Mean of the ring; the key at ``place`` comes from registers."""
+    line, half = tl.arange(0, WINDOW), tl.arange(0, D // 2)
+    at = line[:, None] * D + half
+    fresh = (line == place)[:, None]
+    lows = tl.where(fresh, low[None, :], tl.load(ring + at)).to(tl.float32)
+    highs = tl.where(fresh, high[None, :], tl.load(ring + at + D // 2)).to(tl.float32)
+    tl.store(target + half, tl.sum(lows, 0) / WINDOW)
+    tl.store(target + D // 2 + half, tl.sum(highs, 0) / WINDOW)
+
+
+@triton.jit
 def _copy_block(block, host, row, new, lane, S: tl.constexpr, D: tl.constexpr):
     """Copy S rows; row ``row`` comes from ``new``, which other threads may not see in memory yet."""
     line = tl.arange(0, S)
@@ -79,16 +91,11 @@ def append_kernel(
         tl.store(block + (S + row) * D + lane, value)
 
     ring += bh * WINDOW * D
-    place, line = t % WINDOW, tl.arange(0, WINDOW)
+    place = t % WINDOW
     first = t + 1 - WINDOW  # of the window that ends here
     if (first >= 0) & (first % STRIDE == 0) & (first // STRIDE < n_windows):
-        target = compressed + (bh * n_windows + first // STRIDE) * D + half
-        at = line[:, None] * D + half
-        fresh = (line == place)[:, None]
-        lows = tl.where(fresh, low[None, :], tl.load(ring + at)).to(tl.float32)
-        highs = tl.where(fresh, high[None, :], tl.load(ring + at + D // 2)).to(tl.float32)
-        tl.store(target, tl.sum(lows, 0) / WINDOW)
-        tl.store(target + D // 2, tl.sum(highs, 0) / WINDOW)
+        target = compressed + (bh * n_windows + first // STRIDE) * D
+        _average(ring, target, place, low, high, D, WINDOW)
     tl.store(ring + place * D + half, low)
     tl.store(ring + place * D + D // 2 + half, high)
 

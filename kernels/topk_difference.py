@@ -41,6 +41,16 @@ def _reserve(ticket, count, n_misses):
 
 
 @triton.jit
+def _write_lists(block_ids, slot_ids, taken, number, block, at, wanted, K: tl.constexpr, KP: tl.constexpr):
+    """Blocks and slots in ascending order of the block, then -1."""
+    tl.store(block_ids + number - 1, block, mask=taken)
+    tl.store(slot_ids + number - 1, at, mask=taken)
+    column = tl.arange(0, KP)
+    tl.store(block_ids + column, -1, mask=(column >= wanted) & (column < K))
+    tl.store(slot_ids + column, -1, mask=(column >= wanted) & (column < K))
+
+
+@triton.jit
 def difference_kernel(
     scores, positions, slot_block, block_slot, block_ids, slot_ids, tail_slot, src, dst, count, ticket,
     scratch, n_blocks, n_slots, HEADS: tl.constexpr, S: tl.constexpr, INIT: tl.constexpr, LOCAL: tl.constexpr,
@@ -75,12 +85,7 @@ def difference_kernel(
     tl.store(slot_block + new_slot, block, mask=missing)
     tl.store(block_slot + block, new_slot, mask=missing)
 
-    column = bh * K + number - 1
-    tl.store(block_ids + column, block, mask=taken)
-    tl.store(slot_ids + column, at, mask=taken)
-    pad = tl.arange(0, KP)
-    tl.store(block_ids + bh * K + pad, -1, mask=(pad >= wanted) & (pad < K))
-    tl.store(slot_ids + bh * K + pad, -1, mask=(pad >= wanted) & (pad < K))
+    _write_lists(block_ids + bh * K, slot_ids + bh * K, taken, number, block, at, wanted, K, KP)
     tl.store(tail_slot + bh + block * 0, at, mask=block == own)
 
     start = _reserve(ticket, count, n_missing - n_mine)
