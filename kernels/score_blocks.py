@@ -124,7 +124,7 @@ def score_blocks(
 
 
 # tiles, chosen by sparda.measure.selection on an H200
-DECODE_WINDOWS, DECODE_WARPS = 32, 1
+DECODE_WINDOWS, DECODE_WARPS = 16, 1
 PREFILL_TILE, PREFILL_WARPS, PREFILL_STAGES = (128, 64), 4, 3
 
 
