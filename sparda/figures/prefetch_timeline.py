@@ -3,78 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from sparda import costs, simulate
-from sparda.bounds import H200_RATES, misses_at
+from sparda import simulate
 from sparda.figures.style import series, stamp
-from sparda.linkmodel import LinkModel, measured
-from sparda.spec import model, sparsity
+from sparda.prefetch import Prefetch
 from sparda.units import format_seconds
 
-SHAPE, RULE = model("minicpm4.1-8b"), sparsity("minicpm4.1-8b")
-PREP_US = 10.0  # assumed: two small kernels, beside the reading of the compressed keys
-START_US = 3.0  # assumed: from the end of selection to the first byte on the link
-ASSUMED_LINK = LinkModel(peak=50.8, per_cta=6.0, sharpness=4.0, base=0.08, per_cta_slowdown=0.005)
 LOOKS = {"prep": 4, "attention": 0, "rest": 2, "copy": 1, "stall": 5}  # index of series()
 PATTERNS = {"prep": "x", "attention": "", "rest": "/", "copy": "\\", "stall": "."}
-
-
-def link_model(num_warps: int = 4) -> tuple[LinkModel, str]:
-    """The fitted curves of the H200 and where they come from; assumed ones where none are committed."""
-    found = measured()
-    if found is None:
-        return ASSUMED_LINK, "assumed link curves: no measurement is committed"
-    return found.models[num_warps], f"link curves fitted to {found.where}"
-
-
-@dataclass(frozen=True)
-class Prefetch:
-    """One decode step to picture: MiniCPM4.1-8B's shapes, 32 KiB runs, layer 0 on the GPU."""
-
-    batch: int = 16
-    hit_rate: float = 0.89
-    n_ctas: int = 16
-    transport: str = "lookahead"  # lookahead | demand | none
-    link_gb_per_s: float = 0.0  # 0: the measured peak
-    n_tokens: int = 131_072
-    n_layers: int = 32
-
-    @property
-    def link(self) -> LinkModel:
-        fitted = link_model()[0]
-        return replace(fitted, peak=self.link_gb_per_s) if self.link_gb_per_s else fitted
-
-    @property
-    def layer_bytes(self) -> float:
-        """Bytes that one layer fetches in one step."""
-        misses = misses_at(hit_rate=self.hit_rate, budget_blocks=RULE.budget_blocks)
-        moved = costs.miss_bytes(shape=SHAPE, sparsity=RULE, misses=misses, batch=self.batch)
-        return moved / (SHAPE.n_layers - 1)
-
-    def costs(self) -> simulate.LayerCosts:
-        """Modelled times of one layer, us."""
-        sizes = {"shape": SHAPE, "sparsity": RULE, "n_tokens": self.n_tokens, "batch": self.batch}
-        memory = H200_RATES.kv_gb_per_s * 1e3 * SHAPE.n_layers  # bytes per us and layer
-        weights = costs.step_weight_bytes(shape=SHAPE) / (H200_RATES.weights_gb_per_s * 1e3 * SHAPE.n_layers)
-        return simulate.LayerCosts(
-            prep=PREP_US + costs.compressed_key_bytes(**sizes) / memory,
-            attention=costs.selected_kv_bytes(**sizes) / memory,
-            rest=weights,
-            copy=self.layer_bytes / (self.link.bandwidth(self.n_ctas) * 1e3),
-            start=START_US,
-        )
-
-    def spans(self) -> list[simulate.Span]:
-        """The simulated step."""
-        tasks = simulate.decode_step(self.costs(), self.n_layers, self.transport)
-        return simulate.run(tasks, slowdown=self.link.slowdown(self.n_ctas))
-
-    def note(self) -> str:
-        return (
-            f"MiniCPM4.1-8B, {self.n_tokens} tokens, batch {self.batch}, hit rate {self.hit_rate:g}, "
-            f"{self.n_ctas} CTAs at {self.link.bandwidth(self.n_ctas):.0f} GB/s; {link_model()[1]}"
-        )
 
 
 def timeline_table(state: Prefetch):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparda.figures.prefetch_timeline import Prefetch
 from sparda.figures.style import series, stamp
 from sparda.linkmodel import CTA_COUNTS, LinkModel
+from sparda.prefetch import Prefetch, pick_ctas
 
 
 def paper_ctas(batch: int) -> int:
@@ -46,14 +46,11 @@ def ctas_table(fitted: LinkModel, batches: Iterable[int] = (4, 16, 64), hit_rate
     import pandas as pd
 
     rows = []
-    for batch in batches:
-        state = Prefetch(batch=batch, hit_rate=hit_rate)
-        layer = state.costs()
-        compute = layer.prep + layer.attention + layer.rest
-        best = fitted.best_ctas(n_bytes=state.layer_bytes, compute_us=compute)
+    for batch, best in pick_ctas(fitted, batches, hit_rate).items():
+        step = Prefetch(batch=batch, hit_rate=hit_rate)
+        work = {"n_bytes": step.layer_bytes, "compute_us": step.compute_us()}
         for c in CTA_COUNTS:
-            time = fitted.layer(n_ctas=c, n_bytes=state.layer_bytes, compute_us=compute)
-            rows.append((batch, c, time.total, c == best, c == paper_ctas(batch)))
+            rows.append((batch, c, fitted.layer(n_ctas=c, **work).total, c == best, c == paper_ctas(batch)))
     return pd.DataFrame(rows, columns=["batch", "n_ctas", "layer_us", "best", "paper"])
 
 

@@ -18,12 +18,15 @@ from functools import partial
 import torch
 
 from sparda.kernels import gather_misses
+from sparda.kernels.gather_misses import NUM_WARPS
 from sparda.kernels.host_memory import pinned_empty
 from sparda.linkmodel import CTA_COUNTS, LinkModel
 from sparda.measure import bench, overlap
 from sparda.measure.transfer_cases import random_misses
+from sparda.prefetch import pick_ctas
 
 WARPS = (4, 8, 16)
+BATCHES = (1, 4, 8, 16, 32, 64)
 N_SLOTS, PAIRS = 96, 128  # slots of a head; B * H at batch 64
 RUN_KIB = {16: (2, 32, 128), 32: (2, 64, 128)}  # bf16 runs: K and V, S, d
 
@@ -144,6 +147,15 @@ def table(points: Iterable[Point]) -> None:
         )
 
 
+def picks(model: LinkModel) -> dict[int, int]:
+    """CTAs by batch at hit rate 0.89, printed beside the published rule."""
+    chosen = pick_ctas(model, BATCHES)
+    print(f"{'batch':>5}{'picked':>8}{'published, H100':>17}")
+    for batch, n_ctas in chosen.items():
+        print(f"{batch:>5}{n_ctas:>8}{16 if batch < 32 else 32:>17}")
+    return chosen
+
+
 def save(points: list[Point], models: dict[int, LinkModel]) -> None:
     """Write transfer.csv and transfer.json of this device."""
     import pandas as pd
@@ -153,6 +165,7 @@ def save(points: list[Point], models: dict[int, LinkModel]) -> None:
     frame = pd.DataFrame([asdict(p) for p in points])
     frame.to_csv(folder / "transfer.csv", index=False, float_format="%.4g", lineterminator="\n")
     about = bench.describe_run() | {"models": {str(w): asdict(m) for w, m in models.items()}}
+    about["ctas_by_batch"] = {str(batch): c for batch, c in picks(models[NUM_WARPS]).items()}
     (folder / "transfer.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
 
 

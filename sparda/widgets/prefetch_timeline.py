@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from sparda.figures.prefetch_timeline import Prefetch, timeline_figure
+from sparda.figures.prefetch_timeline import timeline_figure
 from sparda.linkmodel import CTA_COUNTS
+from sparda.prefetch import Prefetch
 from sparda.widgets import runtime
 
 STATIC = ({"transport": "demand"}, {"transport": "lookahead"}, {"transport": "lookahead", "batch": 64})

@@ -6,14 +6,13 @@ import pytest
 
 from sparda import linkmodel
 from sparda.figures.prefetch_timeline import (
-    ASSUMED_LINK,
-    Prefetch,
     batch_figure,
     batch_table,
     timeline_figure,
     timeline_table,
 )
 from sparda.figures.transfer import ctas_figure, ctas_table, curves_figure, paper_ctas
+from sparda.prefetch import ASSUMED_LINK, Prefetch
 
 pytest.importorskip("plotly")
 pd = pytest.importorskip("pandas")
