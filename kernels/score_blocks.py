@@ -123,7 +123,7 @@ def score_blocks(
     return out
 
 
-# tiles, chosen by sparda.measure.selection on an H200
+# tiles that were fastest on an H200 at 131,072 tokens
 DECODE_WINDOWS, DECODE_WARPS = 16, 1
 PREFILL_TILE, PREFILL_WARPS, PREFILL_STAGES = (128, 64), 4, 3
 

@@ -99,7 +99,7 @@ def select_topk(
     return out
 
 
-ROW_ELEMENTS = 512  # scores a warp; chosen by sparda.measure.selection on an H200
+ROW_ELEMENTS = 512  # scores a warp: fastest on an H200 at 2,048 blocks
 
 
 def rule_constants(sparsity: Sparsity) -> dict[str, int]:

@@ -135,7 +135,7 @@ def topk_difference(
     return out
 
 
-WARPS = 8  # chosen by sparda.measure.selection on an H200
+WARPS = 8  # fastest on an H200 at 2,048 blocks
 
 
 def _check_maps(slot_block: Tensor, block_slot: Tensor) -> None:
