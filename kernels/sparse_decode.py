@@ -159,12 +159,12 @@ def _can_chain(device: torch.device) -> bool:
 
 
 def choose_splits(pairs: int, budget: int, n_sms: int) -> int:
-    """Programs per (sequence, KV head): about two on every SM, and none much longer than the others.
+    """Programs per (sequence, KV head): about two on every SM, each with two slots or more, in equal shares.
 
     >>> [choose_splits(2 * batch, 96, 132) for batch in (1, 8, 64)]
-    [96, 16, 2]
+    [48, 16, 2]
     """
-    most = max(1, min(budget, 2 * n_sms // pairs))
+    most = max(1, min(budget // 2, 2 * n_sms // pairs))
     return -(-budget // -(-budget // most))
 
 

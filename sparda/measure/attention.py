@@ -29,7 +29,8 @@ SHAPE, RULE = spec.model("minicpm4.1-8b"), spec.sparsity("minicpm4.1-8b")
 HEADS, GROUP, DIM = SHAPE.n_kv_heads, SHAPE.n_heads // SHAPE.n_kv_heads, SHAPE.head_dim
 KIND = torch.bfloat16
 BATCHES = (1, 4, 8, 16, 32, 64)
-ALIKE = 0.9  # part of the variance of a block's score that neighbouring tokens share
+CALLS = 32  # decode calls in a graph, so that launching the graph itself does not count
+ALIKE = 0.88  # part of the variance of a block's score that neighbouring tokens share
 SPAN = 64  # tokens over which the shared part changes completely
 
 
@@ -52,6 +53,7 @@ def decode_case(batch: int, context: int, **options) -> bench.Row:
     q = randn(batch, SHAPE.n_heads, DIM)
     sets = [randn(batch, HEADS, k, 2, size, DIM) for _ in range(bench.rotations(n_bytes))]
     calls = [partial(kernels.sparse_decode, q, slots, slot_ids, ids, lengths, **options) for slots in sets]
+    calls = calls * max(1, CALLS // len(calls))
     case = f"decode_b{batch}_{context // 1024}k"
     flops = batch * SHAPE.n_heads * k * size * 4 * DIM
     return bench.row("sparse_decode", case, "triton", bench.time_graph(calls), n_bytes=n_bytes, flops=flops)
