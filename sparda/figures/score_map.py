@@ -152,9 +152,10 @@ def _bars(query, choice: str, pattern: str, hover: Sequence[str]):
 
     index = ["forced", "learned", "left out"].index(choice)
     colour = TEXT if choice == "left out" else series(index)["marker"]["color"]
+    ours = query["choice"] == choice
     return go.Bar(
-        x=query["block"], y=query["mass"].where(query["choice"] == choice), name=f"mass, {choice}",
-        customdata=list(hover), marker={"color": colour, "pattern": {"shape": pattern}},
+        x=query["block"], y=query["mass"].where(ours), name=f"mass, {choice}",
+        customdata=[text if mine else "" for text, mine in zip(hover, ours, strict=True)], marker={"color": colour, "pattern": {"shape": pattern}},
         hovertemplate="block %{x}: %{y:.3f}<br>%{customdata}<extra></extra>",
     )  # fmt: skip
 

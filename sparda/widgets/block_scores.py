@@ -28,7 +28,7 @@ def explore_blocks(
     view : start values; ``changes`` override its fields, such as ``layer=12`` or ``budget_blocks=4``; a
         position between two rows of the map moves to the earlier one
     note : model, text and context, for the stamp
-    live : True for sliders, False for a list of figures at half, three quarters and the end of the prompt;
+    live : True for sliders, False for two figures, at half and at the end of the prompt;
         default: whether a person's notebook is running
 
     Raises TypeError for an unknown keyword, ValueError for a value outside of the maps.
@@ -43,7 +43,7 @@ def explore_blocks(
     if live if live is not None else runtime.is_live():
         return _live(maps, view, draw)
     last = int(maps.positions[-1])
-    return [draw(_within(maps, replace(view, position=part * last // 4))) for part in (2, 3, 4)]
+    return [draw(_within(maps, replace(view, position=part * last // 4))) for part in (2, 4)]
 
 
 def _within(maps: ScoreMaps, view: View) -> View:

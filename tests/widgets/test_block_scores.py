@@ -66,11 +66,11 @@ def test_another_layer_or_head_draws_another_map(maps):
     assert title(box).startswith("Layer 1, KV head 1")
 
 
-def test_the_static_twin_is_three_stamped_figures(maps):
+def test_the_static_twin_is_two_stamped_figures(maps):
     figures = explore_blocks(maps, live=False, note="made up")
-    assert [f.layout.meta["status"] for f in figures] == ["measured"] * 3
+    assert [f.layout.meta["status"] for f in figures] == ["measured"] * 2
     assert all("made up" in f.layout.meta["stamp"] for f in figures)
-    assert [f.data[1].y[0] for f in figures] == [255, 383, 511]
+    assert [f.data[1].y[0] for f in figures] == [255, 511]
 
 
 def test_static_is_the_default_outside_a_notebook(maps):
