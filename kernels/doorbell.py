@@ -51,15 +51,17 @@ def ring_kernel(queue, head, tickets, job, QUEUE: tl.constexpr):
 
 
 @triton.jit
-def wait_kernel(done, tickets, control, job, n_ctas, limit_ns, CLOCK: tl.constexpr):
+def wait_kernel(done, tickets, control, job, n_ctas, limit_ns, LANES: tl.constexpr, CLOCK: tl.constexpr):
     """Return when every CTA has answered the job's last bell, or mark it late after limit_ns."""
     want = tl.load(tickets + job)
+    cta = tl.arange(0, LANES)  # all answers in one look
     since = now_ns() if CLOCK else want.to(tl.int64)
-    cta = want * 0
     polls = want * 0
-    while cta < n_ctas:
-        if tl.atomic_add(done + cta, 0, sem="acquire", scope="gpu") - want >= 0:
-            cta += 1
+    open_ = polls == 0
+    while open_:
+        got = tl.atomic_add(done + cta, 0, mask=cta < n_ctas, sem="acquire", scope="gpu")
+        if tl.min(tl.where(cta < n_ctas, got - want, 0)) >= 0:
+            open_ = polls < 0
         else:
             polls += 1
             nap(CLOCK)
@@ -68,4 +70,4 @@ def wait_kernel(done, tickets, control, job, n_ctas, limit_ns, CLOCK: tl.constex
                 expired = expired | (tl.load(control, volatile=True) != 0)
             if expired:
                 tl.store(control, job + 1)
-                cta = n_ctas
+                open_ = polls < 0

@@ -132,12 +132,16 @@ class ResidentWorker:
         self.stream = torch.cuda.Stream(device, priority=-1)
 
     def _load_kernels(self) -> None:
-        """Compile and load all three: loading a kernel may wait for one that runs."""
-        self.control[STOP] = 1
-        self._launch(limit_ns=0)
-        self.stream.synchronize()  # it must not hear this first bell
-        self.ring(0)
-        self._wait(0, limit_ns=0)
+        """Make every launch once: loading a kernel later would wait for the CTAs to leave.
+
+        Triton compiles another variant for an argument that is 1 or a multiple of 16, so all jobs are rung.
+        """
+        self.control[STOP] = self.control[LATE] = 1  # all leave and give up at their first look
+        self._launch()
+        self.stream.synchronize()  # the CTAs must not hear these bells
+        for job in range(len(self.jobs)):
+            self.ring(job)
+            self.wait(job)
         self.reset()
 
     def reset(self) -> None:
@@ -148,18 +152,14 @@ class ResidentWorker:
         self.control.zero_()
         torch.cuda.synchronize()
 
-    def _launch(self, limit_ns: int) -> None:
+    def _launch(self) -> None:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             worker_kernel[(self.n_ctas,)](
-                self.table, self.queue, self.head, self.done, self.control, limit_ns,
+                self.table, self.queue, self.head, self.done, self.control, self.limit_ns,
                 RUN=self.run, SEGMENT=self.segment, STAGES=self.stages, QUEUE=self.queue_size, CLOCK=True,
                 num_warps=self.num_warps,
             )  # fmt: skip
-
-    def _wait(self, job: int, limit_ns: int) -> None:
-        state = (self.done, self.tickets, self.control, job, self.n_ctas, limit_ns)
-        wait_kernel[(1,)](*state, CLOCK=True, num_warps=1)
 
     @property
     def alive(self) -> bool:
@@ -170,7 +170,7 @@ class ResidentWorker:
         """Put the CTAs on the GPU, if they are not there. Cheap: call it before each graph replay."""
         if self.on_gpu and self.stream.query():
             self.control[STOP] = 0
-            self._launch(self.limit_ns)
+            self._launch()
         return self
 
     def ring(self, job: int) -> None:
@@ -183,7 +183,8 @@ class ResidentWorker:
     def wait(self, job: int) -> None:
         """Hold the current stream until the job's last bell has been answered."""
         if self.on_gpu:
-            self._wait(job, self.limit_ns)
+            state = (self.done, self.tickets, self.control, job, self.n_ctas, self.limit_ns)
+            wait_kernel[(1,)](*state, LANES=max(32, next_power_of_two(self.n_ctas)), CLOCK=True, num_warps=1)
 
     def check(self) -> None:
         """Raise TimeoutError if a wait gave up; costs a read of host memory, no synchronisation."""

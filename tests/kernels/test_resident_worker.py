@@ -37,7 +37,7 @@ def test_interpreted_worker_answers_every_bell_and_leaves_when_stopped(interpret
     worker_kernel[(2,)](
         table, queue, head, done, control, 10**9, RUN=512, SEGMENT=256, STAGES=2, QUEUE=4, CLOCK=False
     )
-    wait_kernel[(1,)](done, tickets, control, 0, 2, 10, CLOCK=False)
+    wait_kernel[(1,)](done, tickets, control, 0, 2, 10, LANES=4, CLOCK=False)
     assert done.tolist() == [2, 2]
     assert control[0] == 0
     for job, slots in zip(jobs, want, strict=True):
@@ -57,7 +57,7 @@ def test_interpreted_wait_gives_up_and_says_which_job_was_late(interpreter):
     jobs = [random_case(interpreter, heads=1, n_blocks=4, n_slots=2)] * 3
     _, queue, head, done, tickets, control = state_of(jobs)
     ring_kernel[(1,)](queue, head, tickets, 2, QUEUE=4)
-    wait_kernel[(1,)](done, tickets, control, 2, 2, 10, CLOCK=False)
+    wait_kernel[(1,)](done, tickets, control, 2, 2, 10, LANES=4, CLOCK=False)
     assert control[0] == 3
 
 
@@ -73,7 +73,7 @@ def test_interpreted_tickets_survive_wrapping_around(interpreter):
     worker_kernel[(1,)](
         table, queue, head, done, control, 100, RUN=512, SEGMENT=256, STAGES=2, QUEUE=4, CLOCK=False
     )
-    wait_kernel[(1,)](done, tickets, control, 0, 1, 10, CLOCK=False)
+    wait_kernel[(1,)](done, tickets, control, 0, 1, 10, LANES=4, CLOCK=False)
     assert control[0] == 0
     assert same_bits(jobs[0].slots, want)
 
@@ -105,7 +105,7 @@ def test_the_kernels_compile_for_sm_90_and_order_their_stores(compiled, kernel):
         "wait_kernel": (
             {**dict.fromkeys(("done", "tickets", "control"), "*i32"), "job": "i32", "n_ctas": "i32"}
             | {"limit_ns": "i64"},
-            {"CLOCK": True},
+            {"LANES": 32, "CLOCK": True},
         ),
     }
     signature, constexprs = signatures[kernel]
