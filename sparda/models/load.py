@@ -94,7 +94,7 @@ def load(
 
 
 def _load_packaged(known: Packaged, name: str) -> LoadedModel:
-    path = _packaged_file(known, name)
+    path = packaged_file(name)
     _need("transformers")
     key = f"{name}-{known.sha256[:16]}-{_CONVERTER}"
     with _no_progress_bars():
@@ -109,8 +109,12 @@ def _load_packaged(known: Packaged, name: str) -> LoadedModel:
         return loaded
 
 
-def _packaged_file(known: Packaged, name: str) -> Path:
-    """Find the weights through the package's metadata, without importing it, and check them."""
+def packaged_file(name: str) -> Path:
+    """Find a known model's weights through their package's metadata, without importing it, and check them.
+
+    FileNotFoundError: they are not installed. ValueError: the file is altered. Both name the remedy.
+    """
+    known = KNOWN[name]
     try:
         files = importlib.metadata.files(known.package) or []
     except importlib.metadata.PackageNotFoundError:

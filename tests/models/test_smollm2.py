@@ -64,7 +64,7 @@ def test_its_weights_equal_those_of_transformers(smollm2):
     pytest.importorskip("accelerate", reason="transformers' own GGUF reader needs it")
     from transformers import LlamaForCausalLM
 
-    packaged = loading._packaged_file(loading.KNOWN["smollm2-135m"], "smollm2-135m")
+    packaged = loading.packaged_file("smollm2-135m")
     theirs = LlamaForCausalLM.from_pretrained(packaged.parent, gguf_file=packaged.name, dtype=torch.bfloat16)
     theirs, ours = dict(theirs.named_parameters()), dict(smollm2.model.named_parameters())
     assert len(ours) == 272
