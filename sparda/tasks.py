@@ -110,7 +110,7 @@ def _build(tokenizer: Any, hay: list[str], depth: float, answer: str, n_sentence
     at = round(depth * n_sentences)
     parts = [*hay[:at], needle, *hay[at:n_sentences]]
     prompt = _as_chat(tokenizer, _PROMPT.format(hay=" ".join(parts)))
-    encoded = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
+    encoded = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     first = prompt.index(needle)
     digits = first + needle.index(answer)
     span = partial(_tokens_of, encoded["offset_mapping"])
