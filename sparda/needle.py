@@ -23,7 +23,7 @@ from sparda.spec import Sparsity
 from sparda.tasks import Needle
 
 REPLY_START = "The secret number is"  # saves the sweep some steps that say nothing about the needle
-_NUMBER_TOKENS = 7  # a blank, up to five digits, and the token after them
+_NUMBER_TOKENS = 6  # a blank, four digits, and a token that shows where the number ends
 
 
 @dataclass(frozen=True, eq=False)

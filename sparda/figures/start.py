@@ -70,12 +70,12 @@ def budget_figure(counts, *, note: str = "", where: str | None = None):
 
     figure, asked = go.Figure(), int(counts["asked"].max())
     for index, (name, part) in enumerate(counts[counts["selector"] != "all"].groupby("selector", sort=False)):
-        part = part.sort_values("budget_blocks")
+        part, look = part.sort_values("budget_blocks"), series(index)
+        look["marker"]["size"] = 14 - 2 * index  # markers may share a point
         figure.add_scatter(
             x=part["budget_blocks"], y=part["right"], name=name, mode="lines+markers",
-            hovertemplate="k %{x}: %{y} of " + str(asked), **series(index),
+            hovertemplate="k %{x}: %{y} of " + str(asked), **look,
         )  # fmt: skip
-        figure.data[-1].marker.size = 14 - 2 * index  # markers may share a point
     for right in counts.loc[counts["selector"] == "all", "right"]:
         text = {"text": f"dense: {right} of {asked}", "xanchor": "left", "x": 0}
         figure.add_hline(y=right, line={"color": TEXT, "dash": "dot"}, annotation=text)
