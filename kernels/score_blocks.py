@@ -54,6 +54,29 @@ def decode_kernel(
 
 
 @triton.jit
+def _best_windows(
+    f, keys, block, seen, n_windows, D: tl.constexpr, R: tl.constexpr, BEFORE: tl.constexpr,
+    BM: tl.constexpr, NB: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Maximum over the windows of each block, [BM, NB]; without MASKED every row must see all of them."""
+    lane = tl.arange(0, D)
+    best = tl.full((BM, NB), float("-inf"), tl.float32)
+    for i in tl.range(0, R + BEFORE):
+        w = block * R + i - BEFORE
+        if MASKED:
+            stored = (w >= 0) & (w < n_windows)
+            tile = tl.load(keys + w[:, None] * D + lane, mask=stored[:, None], other=0.0)
+        else:
+            tile = tl.load(keys + w[:, None] * D + lane)
+        score = tl.dot(f, tl.trans(tile), input_precision=PRECISION)  # [BM, NB]
+        if MASKED:
+            visible = (w >= 0)[None, :] & (w[None, :] < seen[:, None])
+            score = tl.where(visible, score, float("-inf"))
+        best = tl.maximum(best, score)
+    return best
+
+
+@triton.jit
 def prefill_kernel(
     forecast, compressed, positions, out, n_queries, n_windows, n_blocks,
     HEADS: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BEFORE: tl.constexpr, REACH: tl.constexpr,
@@ -62,24 +85,20 @@ def prefill_kernel(
     block_tiles = tl.cdiv(n_blocks, NB)
     bh = tl.program_id(1)
     row = tl.program_id(0) // block_tiles * BM + tl.arange(0, BM)
-    block = tl.program_id(0) % block_tiles * NB + tl.arange(0, NB)
+    first = tl.program_id(0) % block_tiles * NB
+    block = first + tl.arange(0, NB)
     real = row < n_queries
     t = tl.load(positions + (bh // HEADS).to(tl.int64) * n_queries + row, mask=real, other=-1)
     seen = count_visible(t, REACH, STRIDE, n_windows)  # [BM]
-    best = tl.full((BM, NB), float("-inf"), tl.float32)
-    if tl.min(block) * R - BEFORE < tl.max(seen):  # else the whole tile lies in the future
-        lane = tl.arange(0, D)
-        rows = forecast + (bh.to(tl.int64) * n_queries + row[:, None]) * D + lane
-        f = tl.load(rows, mask=real[:, None], other=0.0)  # [BM, D]
-        keys = compressed + bh.to(tl.int64) * n_windows * D
-        for i in tl.range(0, R + BEFORE):
-            w = block * R + i - BEFORE
-            tile = tl.load(
-                keys + w[:, None] * D + lane, mask=((w >= 0) & (w < n_windows))[:, None], other=0.0
-            )
-            score = tl.dot(f, tl.trans(tile), input_precision=PRECISION)  # [BM, NB]
-            visible = (w >= 0)[None, :] & (w[None, :] < seen[:, None])
-            best = tl.maximum(best, tl.where(visible, score, float("-inf")))
+    rows = forecast + (bh.to(tl.int64) * n_queries + row[:, None]) * D + tl.arange(0, D)
+    f = tl.load(rows, mask=real[:, None], other=0.0)  # [BM, D]
+    keys = compressed + bh.to(tl.int64) * n_windows * D
+    start, stop = first * R - BEFORE, (first + NB) * R  # windows of this tile
+    best = tl.full((BM, NB), float("-inf"), tl.float32)  # stays where the whole tile lies in the future
+    if (start >= 0) & (stop <= tl.min(tl.where(real, seen, n_windows))):
+        best = _best_windows(f, keys, block, seen, n_windows, D, R, BEFORE, BM, NB, False, PRECISION)
+    elif start < tl.max(seen):
+        best = _best_windows(f, keys, block, seen, n_windows, D, R, BEFORE, BM, NB, True, PRECISION)
     where = out + (bh.to(tl.int64) * n_queries + row[:, None]) * n_blocks + block
     tl.store(where, best, mask=real[:, None] & (block < n_blocks))
 

@@ -66,6 +66,16 @@ def test_other_block_sizes_windows_and_visibility(rule, n_queries, device, error
     assert score_error(got, want, error) <= 1e-5
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+def test_tiles_that_every_query_sees_in_full(kind, device, error):
+    # the last queries of a prompt: most tiles need no mask, the first and the last ones do
+    rule, n_tokens, n_queries = Sparsity(96), 9000, 140 if device.type == "cuda" else 33
+    forecast, compressed, _ = inputs((1, 2, 64, n_tokens, n_queries), kind, device)
+    positions = torch.arange(n_tokens - n_queries, n_tokens, device=device)[None]
+    got = score_blocks(forecast, compressed, positions, rule, 141)
+    assert score_error(got, reference(forecast, compressed, positions, rule, 141), error) <= 1e-5
+
+
 @pytest.mark.gpu
 def test_compressed_keys_of_more_than_2_to_the_31_elements_are_addressed(cuda, error):
     forecast = torch.randn(1100, 2, 1, 128, device=cuda, dtype=torch.bfloat16)

@@ -44,6 +44,18 @@ def test_block_scores_equal_the_reference_and_every_one_is_written(
     assert score_error(out, reference(*given, rule, n_blocks), error) <= limit
 
 
+@pytest.mark.parametrize(("kind", "limit"), [(torch.float32, 1e-5), (torch.float16, 1e-2)])
+def test_the_last_queries_of_a_prompt(kind, limit, device, error):
+    # most windows are seen by every row of a tile: the pass without masks
+    on_gpu = device.type == "cuda"
+    rule, n_tokens, n_queries = Sparsity(96), 9000 if on_gpu else 3000, 140 if on_gpu else 5
+    q, compressed, _ = inputs((1, 1, 3, 64, n_tokens, n_queries), kind, device, rule)
+    positions = torch.arange(n_tokens - n_queries, n_tokens, device=device)[None]
+    n_blocks = blocks.count_blocks(n_tokens, rule)
+    got = score_blocks_query(q, compressed, positions, rule, n_blocks)
+    assert score_error(got, reference(q, compressed, positions, rule, n_blocks), error) <= limit
+
+
 @pytest.mark.parametrize("size", [16, 32, 128])
 def test_other_block_sizes_and_a_given_scale(size, device, error):
     rule = Sparsity(12, block_size=size, local_blocks=2, visibility="start")
