@@ -43,7 +43,7 @@ def _split_kernel(
     length = tl.load(lengths + pair // n_kv).to(tl.int32)
     query = tl.load(q + rows[:, None] * D + lane[None, :], mask=head[:, None] < G, other=0.0)
     top = tl.full([ROWS], -1e30, tl.float32)  # finite: a row without keys must not give inf - inf
-    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, S], tl.float32)  # added up once, at the end: one barrier less a slot
     acc = tl.zeros([ROWS, D], tl.float32)
     # the bounds do not depend on the length, so that the first loads need not wait for it
     for i in tl.range(split * share, tl.minimum(budget, split * share + share)):
@@ -59,9 +59,10 @@ def _split_kernel(
         new_top = tl.maximum(top, tl.max(logits, 1) * scale)
         weight = tl.exp2(logits * scale - new_top[:, None])
         shrink = tl.exp2(top - new_top)
-        total = total * shrink + tl.sum(weight, 1)
+        sums = sums * shrink[:, None] + weight
         acc = tl.dot(weight.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
         top = new_top
+    total = tl.sum(sums, 1)
     seen = total > 0
     total = tl.where(seen, total, 1.0)
     place = (pair.to(tl.int64) * tl.num_programs(0) + split) * G + head
