@@ -11,21 +11,29 @@ from dataclasses import dataclass, replace
 
 from sparda import costs, simulate
 from sparda.bounds import H200_RATES, misses_at
-from sparda.linkmodel import LinkModel, measured
+from sparda.linkmodel import SHAPE, LinkModel, measured
 from sparda.spec import model, sparsity
 
-SHAPE, RULE = model("minicpm4.1-8b"), sparsity("minicpm4.1-8b")
+MODEL, RULE = model("minicpm4.1-8b"), sparsity("minicpm4.1-8b")
 PREP_US = 10.0  # assumed: two small kernels, beside the reading of the compressed keys
 START_US = 3.0  # assumed: from the end of selection to the first byte on the link
-ASSUMED_LINK = LinkModel(peak=50.8, per_cta=6.0, sharpness=4.0, base=0.08, per_cta_slowdown=0.005)
+ASSUMED_LINK = LinkModel(
+    peak=45.0,
+    per_cta=10.0,
+    idle_peak=51.0,
+    idle_per_cta=16.0,
+    sharpness=4.0,
+    base=0.1,
+    per_cta_slowdown=0.004,
+)  # round numbers for a machine without committed measurements
 
 
-def link_model(num_warps: int = 4) -> tuple[LinkModel, str]:
+def link_model(shape: str = SHAPE) -> tuple[LinkModel, str]:
     """The fitted curves of the H200 and where they come from; assumed ones where none are committed."""
     found = measured()
     if found is None:
         return ASSUMED_LINK, "assumed link curves: no measurement is committed"
-    return found.models[num_warps], f"link curves fitted to {found.where}"
+    return found.models[shape], f"link curves fitted to {found.where}"
 
 
 @dataclass(frozen=True)
@@ -34,29 +42,32 @@ class Prefetch:
 
     batch: int = 16
     hit_rate: float = 0.89
-    n_ctas: int = 16
+    n_ctas: int = 8
     transport: str = "lookahead"  # lookahead | demand | none
-    link_gb_per_s: float = 0.0  # 0: the measured peak
+    link_gb_per_s: float = 0.0  # on an idle GPU; 0: as measured
     n_tokens: int = 131_072
     n_layers: int = 32
 
     @property
     def link(self) -> LinkModel:
         fitted = link_model()[0]
-        return replace(fitted, peak=self.link_gb_per_s) if self.link_gb_per_s else fitted
+        if not self.link_gb_per_s:
+            return fitted
+        lost = fitted.peak / fitted.idle_peak  # the share that compute leaves stays the same
+        return replace(fitted, peak=lost * self.link_gb_per_s, idle_peak=self.link_gb_per_s)
 
     @property
     def layer_bytes(self) -> float:
         """Bytes that one layer fetches in one step."""
         misses = misses_at(hit_rate=self.hit_rate, budget_blocks=RULE.budget_blocks)
-        moved = costs.miss_bytes(shape=SHAPE, sparsity=RULE, misses=misses, batch=self.batch)
-        return moved / (SHAPE.n_layers - 1)
+        moved = costs.miss_bytes(shape=MODEL, sparsity=RULE, misses=misses, batch=self.batch)
+        return moved / (MODEL.n_layers - 1)
 
     def costs(self) -> simulate.LayerCosts:
         """Modelled times of one layer, us."""
-        sizes = {"shape": SHAPE, "sparsity": RULE, "n_tokens": self.n_tokens, "batch": self.batch}
-        memory = H200_RATES.kv_gb_per_s * 1e3 * SHAPE.n_layers  # bytes per us and layer
-        weights = costs.step_weight_bytes(shape=SHAPE) / (H200_RATES.weights_gb_per_s * 1e3 * SHAPE.n_layers)
+        sizes = {"shape": MODEL, "sparsity": RULE, "n_tokens": self.n_tokens, "batch": self.batch}
+        memory = H200_RATES.kv_gb_per_s * 1e3 * MODEL.n_layers  # bytes per us and layer
+        weights = costs.step_weight_bytes(shape=MODEL) / (H200_RATES.weights_gb_per_s * 1e3 * MODEL.n_layers)
         return simulate.LayerCosts(
             prep=PREP_US + costs.compressed_key_bytes(**sizes) / memory,
             attention=costs.selected_kv_bytes(**sizes) / memory,

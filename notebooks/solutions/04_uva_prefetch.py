@@ -28,12 +28,10 @@ def ex2_mend(tasks):
 
 
 # %% [markdown]
-# **3.** The layer's time is arithmetic, so try every count.
+# **3.** `link.layer` does the arithmetic, so try every count.
 # %%
 def ex3_choose_ctas(link, n_bytes, compute_us):
     def layer_us(count):
-        transfer = n_bytes / link.bandwidth(count) / 1e3
-        slow = link.slowdown(count)
-        return max(transfer, compute_us + transfer * (1 - 1 / slow))
+        return link.layer(n_ctas=count, n_bytes=n_bytes, compute_us=compute_us).total
 
     return min(range(1, 133), key=layer_us)

@@ -10,7 +10,15 @@ from sparda.checks import Verdict, checker
 from sparda.linkmodel import LinkModel
 from sparda.simulate import LayerCosts, Task, decode_step, makespan, races, run
 
-LINK = LinkModel(peak=50.0, per_cta=7.0, sharpness=4.0, base=0.05, per_cta_slowdown=0.005)
+LINK = LinkModel(
+    peak=45.0,
+    per_cta=7.0,
+    idle_peak=51.0,
+    idle_per_cta=16.0,
+    sharpness=4.0,
+    base=0.05,
+    per_cta_slowdown=0.005,
+)
 COSTS = LayerCosts(prep=20, attention=25, rest=140, copy=200, start=3)
 LAYERS = 5
 

@@ -14,31 +14,34 @@ def paper_ctas(batch: int) -> int:
     return 16 if batch < 32 else 32
 
 
-def curves_figure(table, fitted: LinkModel, *, where: str, num_warps: int = 4):
-    """Measured GB/s and slow-down of the FFN against CTAs, with the fitted curves through them.
+def curves_figure(table, fitted: LinkModel, *, where: str):
+    """Measured GB/s and slow-down of compute against CTAs, with the fitted curves through them.
 
-    table : transfer.csv; columns transport, beside, n_ctas, num_warps, gb_per_s, slowdown
+    table : transfer.csv, the rows of one shape of a CTA
     """
     from plotly.subplots import make_subplots
 
     figure = make_subplots(cols=2, horizontal_spacing=0.12)
-    rows = table[(table["transport"] == "uva") & (table["num_warps"] == num_warps)]
+    rows = table[table["transport"] == "uva"]
     for index, (beside, part) in enumerate(rows.groupby("beside", sort=False)):
         look = {"name": f"{beside}, measured", "mode": "markers", "legendgroup": beside, **series(index)}
         figure.add_scatter(x=part["n_ctas"], y=part["gb_per_s"], **look, row=1, col=1)
         if beside != "alone":
             slow = 100 * (part["slowdown"] - 1)
             figure.add_scatter(x=part["n_ctas"], y=slow, showlegend=False, **look, row=1, col=2)
-    counts = sorted(set(rows["n_ctas"]))
-    line = {"mode": "lines", "name": "model", **series(3)}
-    figure.add_scatter(x=counts, y=[fitted.bandwidth(c) for c in counts], **line, row=1, col=1)
-    percent = [100 * (fitted.slowdown(c) - 1) for c in counts]
-    figure.add_scatter(x=counts, y=percent, showlegend=False, **line, row=1, col=2)
-    figure.update_xaxes(title="CTAs", type="log", tickvals=counts)
+    counts = [c for c in CTA_COUNTS if c in set(rows["n_ctas"])]
+    curves = {
+        "alone, model": (3, 1, [fitted.idle(c) for c in counts]),
+        "ffn, model": (4, 1, [fitted.bandwidth(c) for c in counts]),
+        "slow-down of ffn, model": (5, 2, [100 * (fitted.slowdown(c) - 1) for c in counts]),
+    }
+    for name, (index, col, values) in curves.items():
+        figure.add_scatter(x=counts, y=values, mode="lines", name=name, **series(index), row=1, col=col)
+    figure.update_xaxes(title="CTAs", type="log", tickvals=sorted(set(rows["n_ctas"])))
     figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title="slow-down of compute, %", rangemode="tozero", row=1, col=2)
-    figure.update_layout(title_text="A few CTAs fill the link; more only disturb")
-    return stamp(figure, "measured", f"32 KiB runs, {num_warps} warps; both sides overlap fully", where=where)
+    figure.update_yaxes(title="slow-down of compute, %", range=[0, 60], row=1, col=2)
+    figure.update_layout(title_text="A few CTAs fill an idle link; beside compute, more help and disturb")
+    return stamp(figure, "measured", "32 KiB runs; each side timed inside the other", where=where)
 
 
 def ctas_table(fitted: LinkModel, batches: Iterable[int] = (4, 16, 64), hit_rate: float = 0.89):

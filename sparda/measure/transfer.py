@@ -18,22 +18,46 @@ from functools import partial
 import torch
 
 from sparda.kernels import gather_misses
-from sparda.kernels.gather_misses import NUM_WARPS
 from sparda.kernels.host_memory import pinned_empty
-from sparda.linkmodel import CTA_COUNTS, LinkModel
+from sparda.linkmodel import CTA_COUNTS, SHAPE, LinkModel
 from sparda.measure import bench, overlap
 from sparda.measure.transfer_cases import random_misses
 from sparda.prefetch import pick_ctas
 
-WARPS = (4, 8, 16)
+FEW = (1, 2, 4, 8, 16, 32)
 BATCHES = (1, 4, 8, 16, 32, 64)
 N_SLOTS, PAIRS = 96, 128  # slots of a head; B * H at batch 64
 RUN_KIB = {16: (2, 32, 128), 32: (2, 64, 128)}  # bf16 runs: K and V, S, d
 
 
 @dataclass(frozen=True)
+class Shape:
+    """How a CTA fetches: warps, bytes it asks for at a time, and how many of those are in flight."""
+
+    num_warps: int = 4
+    segment_bytes: int = 4096
+    stages: int = 8
+
+    @property
+    def in_flight_kib(self) -> int:
+        return self.segment_bytes * self.stages // 1024
+
+    @property
+    def name(self) -> str:
+        return f"w{self.num_warps}_{self.in_flight_kib}KiB"
+
+
+SHAPES = {  # and the CTA counts that are measured with each
+    Shape(): (*CTA_COUNTS, 64, 132),
+    Shape(num_warps=8): FEW,
+    Shape(num_warps=16): FEW,
+    Shape(segment_bytes=8192, stages=16): (1, 2, 3, 4, 6, 8),
+}
+
+
+@dataclass(frozen=True)
 class Point:
-    """One line of transfer.csv; slowdown is of the compute named, beside an unending transfer."""
+    """One line of transfer.csv; slowdown is of the compute named, beside a transfer that outlasts it."""
 
     transport: str  # uva | copy_engine
     beside: str  # alone | ffn | attention
@@ -41,6 +65,7 @@ class Point:
     runs: int
     n_ctas: int
     num_warps: int
+    in_flight_kib: int  # per CTA
     gb_per_s: float
     slowdown: float
 
@@ -102,20 +127,20 @@ def kernel_rows(stores: Stores, engine: bench.Times, counts: Iterable[int]) -> l
     return rows
 
 
-def curves(stores: Stores, loads: dict[str, overlap.Load], counts: Iterable[int]) -> list[Point]:
-    """transfer.csv: every CTA count and warp count, alone and beside each load; then the copy engine."""
+def curves(stores: Stores, loads: dict[str, overlap.Load], quick: bool = False) -> list[Point]:
+    """transfer.csv: CTA counts and shapes of a CTA, alone and beside each load; then the copy engine."""
     points = []
-    n_short, n_long = 2048, 12_288  # 64 MiB inside a load; 384 MiB around it
+    n_short, n_long = 2048, 12_288  # 64 MiB inside a load; twice 384 MiB around it
     short, long = (stores.arguments(32, n, seed=n) for n in (n_short, n_long))
-    for num_warps in WARPS:
-        for n_ctas in counts:
-            shape = {"n_ctas": n_ctas, "num_warps": num_warps}
-            calls = [partial(gather_misses, *a, **shape) for a in (short, long)]
-            base = Point("uva", "alone", 32, n_short, n_ctas, num_warps, 0.0, 1.0)
-            points += _beside(base, loads, calls[0], calls[1])
+    for shape, counts in SHAPES.items():
+        for n_ctas in [c for c in counts if not quick or c in (2, 8, 32)]:
+            calls = [
+                partial(gather_misses, *lists, n_ctas=n_ctas, **asdict(shape)) for lists in (short, long)
+            ]
+            about = (32, n_short, n_ctas, shape.num_warps, shape.in_flight_kib)
+            points += _beside(Point("uva", "alone", *about, 0.0, 1.0), loads, *calls)
     engine = [partial(_engine_copy, stores, n * 2**15) for n in (n_short, n_long)]
-    points += _beside(Point("copy_engine", "alone", 0, 1, 0, 0, 0.0, 1.0), loads, engine[0], engine[1])
-    return points
+    return points + _beside(Point("copy_engine", "alone", 0, 1, 0, 0, 0, 0.0, 1.0), loads, *engine)
 
 
 def _engine_copy(stores: Stores, n_bytes: int) -> None:
@@ -126,25 +151,26 @@ def _beside(base: Point, loads: dict, short: Callable, long: Callable, n_bytes: 
     alone = bench.time_graph([short], replays=7, warm_up=1)
     points = [replace(base, gb_per_s=n_bytes / alone.median_us / 1e3)]
     for name, load in loads.items():
-        slow = overlap.slowdown(load, long)
+        slow = overlap.slowdown(load, lambda: (long(), long()))
         rate = n_bytes / overlap.transfer_us(load, short) / 1e3
         points.append(replace(base, beside=name, gb_per_s=rate, slowdown=slow))
     return points
 
 
-def fit(points: Iterable[Point], num_warps: int) -> LinkModel:
-    """The curves of one warp count, beside the FFN."""
-    chosen = [p for p in points if p.transport == "uva" and p.beside == "ffn" and p.num_warps == num_warps]
-    return LinkModel.fit((p.n_ctas, p.gb_per_s, p.slowdown) for p in chosen)
+def fit(points: Iterable[Point], shape: Shape) -> LinkModel:
+    """The curves of one shape beside the FFN, for the counts that the model covers."""
+    mine = [p for p in points if (p.num_warps, p.in_flight_kib) == (shape.num_warps, shape.in_flight_kib)]
+    idle = {p.n_ctas: p.gb_per_s for p in mine if p.beside == "alone"}
+    ffn = [p for p in mine if p.beside == "ffn" and p.n_ctas <= max(CTA_COUNTS)]
+    return LinkModel.fit((p.n_ctas, p.gb_per_s, idle[p.n_ctas], p.slowdown) for p in ffn)
 
 
 def table(points: Iterable[Point]) -> None:
     """Print the curves, one line a point."""
-    print(f"{'transport':<12}{'beside':<11}{'CTAs':>5}{'warps':>6}{'GB/s':>8}{'slow-down':>11}")
+    print(f"{'transport':<12}{'beside':<11}{'CTAs':>5}{'warps':>6}{'KiB':>5}{'GB/s':>8}{'slow-down':>11}")
     for p in points:
-        print(
-            f"{p.transport:<12}{p.beside:<11}{p.n_ctas:>5}{p.num_warps:>6}{p.gb_per_s:>8.1f}{p.slowdown:>11.3f}"
-        )
+        shape = f"{p.n_ctas:>5}{p.num_warps:>6}{p.in_flight_kib:>5}"
+        print(f"{p.transport:<12}{p.beside:<11}{shape}{p.gb_per_s:>8.1f}{p.slowdown:>11.3f}")
 
 
 def picks(model: LinkModel) -> dict[int, int]:
@@ -156,7 +182,7 @@ def picks(model: LinkModel) -> dict[int, int]:
     return chosen
 
 
-def save(points: list[Point], models: dict[int, LinkModel]) -> None:
+def save(points: list[Point], models: dict[str, LinkModel]) -> None:
     """Write transfer.csv and transfer.json of this device."""
     import pandas as pd
 
@@ -164,8 +190,8 @@ def save(points: list[Point], models: dict[int, LinkModel]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame([asdict(p) for p in points])
     frame.to_csv(folder / "transfer.csv", index=False, float_format="%.4g", lineterminator="\n")
-    about = bench.describe_run() | {"models": {str(w): asdict(m) for w, m in models.items()}}
-    about["ctas_by_batch"] = {str(batch): c for batch, c in picks(models[NUM_WARPS]).items()}
+    about = bench.describe_run() | {"models": {name: asdict(m) for name, m in models.items()}}
+    about["ctas_by_batch"] = {str(batch): c for batch, c in picks(models[SHAPE]).items()}
     (folder / "transfer.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
 
 
@@ -174,19 +200,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gib", type=int, default=4, help="size of the host store")
-    parser.add_argument("--quick", action="store_true", help="few CTA counts")
+    parser.add_argument("--quick", action="store_true", help="three CTA counts a shape")
     args = parser.parse_args()
     bench.need_cuda()
-    counts = (4, 8, 16, 32) if args.quick else CTA_COUNTS
     stores = Stores(args.gib)
     engine = copy_engine(stores)
-    rows = kernel_rows(stores, engine, [c for c in counts if c in (8, 16, 32)])
+    rows = kernel_rows(stores, engine, (2, 4, 8, 16))
     bench.show(rows)
-    points = curves(stores, overlap.loads(), counts)
-    table(points)
-    models = {w: fit(points, w) for w in WARPS}
     bench.save(rows, topic="transfer")
-    save(points, models)
+    points = curves(stores, overlap.loads(), args.quick)
+    table(points)
+    save(points, {shape.name: fit(points, shape) for shape in SHAPES})
 
 
 if __name__ == "__main__":

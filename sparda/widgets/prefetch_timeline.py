@@ -41,7 +41,7 @@ def _controls(state: Prefetch) -> dict:
     quiet = {"continuous_update": False, "style": {"description_width": "110px"}}
     batches = sorted({1, 2, 4, 8, 16, 32, 64} | {state.batch})
     counts = sorted({*CTA_COUNTS, state.n_ctas})
-    link = state.link.peak
+    link = state.link.idle_peak
     return {
         "transport": W.ToggleButtons(
             options=[("one layer ahead", "lookahead"), ("on demand", "demand"), ("no transfer", "none")],

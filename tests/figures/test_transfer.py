@@ -46,8 +46,8 @@ def test_each_batch_has_one_pick_and_one_published_count():
 
 def test_measured_curves_carry_the_stamp_of_their_run():
     counts = (1, 4, 16)
-    rows = [("uva", "ffn", c, 4, ASSUMED_LINK.bandwidth(c), ASSUMED_LINK.slowdown(c)) for c in counts]
-    columns = ["transport", "beside", "n_ctas", "num_warps", "gb_per_s", "slowdown"]
+    rows = [("uva", "ffn", c, ASSUMED_LINK.bandwidth(c), ASSUMED_LINK.slowdown(c)) for c in counts]
+    columns = ["transport", "beside", "n_ctas", "gb_per_s", "slowdown"]
     figure = curves_figure(pd.DataFrame(rows, columns=columns), ASSUMED_LINK, where="a device · a day")
     assert figure.layout.meta["status"] == "measured"
     assert "a device" in figure.layout.meta["stamp"]
