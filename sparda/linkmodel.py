@@ -52,8 +52,8 @@ class LinkModel:
     def fit(cls, points: Iterable[tuple[int, float, float, float]]) -> LinkModel:
         """Fit to (CTAs, GB/s beside compute, GB/s idle, slow-down) of at least three counts.
 
-        A peak is the mean of the rates above 90 % of the best, a CTA's share is the rate of the smallest count
-        over it, sharpness the best of a few by squared relative error; the slow-down is a least-squares line.
+        A peak is the mean of the rates above 90 % of the best, a CTA's share is the rate of the smallest
+        count over it, sharpness the best of a few by squared relative error; the slow-down is a least-squares line.
         """
         rows = sorted(points)
         if len({row[0] for row in rows}) < 3:

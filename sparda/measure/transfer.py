@@ -134,13 +134,12 @@ def curves(stores: Stores, loads: dict[str, overlap.Load], quick: bool = False) 
     short, long = (stores.arguments(32, n, seed=n) for n in (n_short, n_long))
     for shape, counts in SHAPES.items():
         for n_ctas in [c for c in counts if not quick or c in (2, 8, 32)]:
-            calls = [
-                partial(gather_misses, *lists, n_ctas=n_ctas, **asdict(shape)) for lists in (short, long)
-            ]
+            options = {"n_ctas": n_ctas, **asdict(shape)}
+            inside, around = (partial(gather_misses, *lists, **options) for lists in (short, long))
             about = (32, n_short, n_ctas, shape.num_warps, shape.in_flight_kib)
-            points += _beside(Point("uva", "alone", *about, 0.0, 1.0), loads, *calls)
-    engine = [partial(_engine_copy, stores, n * 2**15) for n in (n_short, n_long)]
-    return points + _beside(Point("copy_engine", "alone", 0, 1, 0, 0, 0, 0.0, 1.0), loads, *engine)
+            points += _beside(Point("uva", "alone", *about, 0.0, 1.0), loads, inside, around)
+    inside, around = (partial(_engine_copy, stores, n * 2**15) for n in (n_short, n_long))
+    return points + _beside(Point("copy_engine", "alone", 0, 1, 0, 0, 0, 0.0, 1.0), loads, inside, around)
 
 
 def _engine_copy(stores: Stores, n_bytes: int) -> None:
