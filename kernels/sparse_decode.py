@@ -25,6 +25,25 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def _read_slot(
+    query, base, real, top, sums, acc, scale, S: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr
+):
+    """One turn of online softmax: the heads of the group meet one slot."""
+    at = tl.arange(0, S)[:, None] * D + tl.arange(0, D)[None, :]
+    # rows after the last token were never written: zeros, because 0 * NaN is NaN
+    keys = tl.load(base + at, mask=real[:, None], other=0.0)
+    values = tl.load(base + S * D + at, mask=real[:, None], other=0.0)
+    logits = tl.dot(query, tl.trans(keys), input_precision=PRECISION)
+    logits = tl.where(real[None, :], logits, float("-inf"))
+    new_top = tl.maximum(top, tl.max(logits, 1) * scale)
+    weight = tl.exp2(logits * scale - new_top[:, None])
+    shrink = tl.exp2(top - new_top)
+    sums = sums * shrink[:, None] + weight
+    acc = tl.dot(weight.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
+    return new_top, sums, acc
+
+
+@triton.jit
 def _split_kernel(
     q, slots, slot_ids, block_ids, lengths, partial, lse, scale, n_slots, budget, share, n_kv,
     G: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
@@ -35,7 +54,6 @@ def _split_kernel(
     pair = tl.program_id(1)
     head = tl.arange(0, ROWS)  # padded: a matrix unit takes 16 rows
     lane = tl.arange(0, D)
-    token = tl.arange(0, S)
     rows = pair.to(tl.int64) * G + head  # rows of q and of the output
     if CHAINED:
         tl.extra.cuda.gdc_wait()  # what the kernel before this one wrote is now there to be read
@@ -49,19 +67,9 @@ def _split_kernel(
     for i in tl.range(split * share, tl.minimum(budget, split * share + share)):
         slot = tl.load(slot_ids + pair * budget + i)
         block = tl.load(block_ids + pair * budget + i)
-        real = (block * S + token < length) & (slot >= 0) & (block >= 0)
+        real = (block * S + tl.arange(0, S) < length) & (slot >= 0) & (block >= 0)
         base = slots + (pair.to(tl.int64) * n_slots + slot) * (2 * S * D)
-        # rows after the last token were never written: zeros, because 0 * NaN is NaN
-        keys = tl.load(base + token[:, None] * D + lane[None, :], mask=real[:, None], other=0.0)
-        values = tl.load(base + S * D + token[:, None] * D + lane[None, :], mask=real[:, None], other=0.0)
-        logits = tl.dot(query, tl.trans(keys), input_precision=PRECISION)
-        logits = tl.where(real[None, :], logits, float("-inf"))
-        new_top = tl.maximum(top, tl.max(logits, 1) * scale)
-        weight = tl.exp2(logits * scale - new_top[:, None])
-        shrink = tl.exp2(top - new_top)
-        sums = sums * shrink[:, None] + weight
-        acc = tl.dot(weight.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
-        top = new_top
+        top, sums, acc = _read_slot(query, base, real, top, sums, acc, scale, S, D, PRECISION)
     total = tl.sum(sums, 1)
     seen = total > 0
     total = tl.where(seen, total, 1.0)
