@@ -96,6 +96,20 @@ def test_slots_beyond_four_gib_are_addressed(cuda):
     assert (step.run().float() - step.want).norm() / step.want.norm() < 1e-2
 
 
+@pytest.mark.gpu
+def test_a_cuda_graph_replays_it_on_new_inputs(cuda, error):
+    step, other = (make_step(cuda, torch.float16, [200, 77], n_slots=9, budget=5) for _ in range(2))
+    step.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step.run()
+    for name in ("q", "slots", "slot_ids", "block_ids"):
+        getattr(step, name).copy_(getattr(other, name))
+    graph.replay()
+    assert error(out, other.want) < 1e-2
+
+
 def test_a_slot_of_minus_one_is_skipped(device, error):
     step = make_step(device, torch.float32, [60], n_kv=1, budget=4)
     full = step.run()

@@ -81,6 +81,39 @@ def test_bfloat16_stays_within_a_hundredth_of_float32(cuda, size, group, dim, po
     assert (out.float() - want).norm() / want.norm() < 1e-2  # rounding of the result included
 
 
+@pytest.mark.gpu
+def test_sampled_queries_of_a_long_prompt_agree(cuda, poisoned):
+    n_tokens, size, step = 131_072, 64, 8192
+    q = torch.randn(1, 32, n_tokens, 128, device=cuda, dtype=torch.bfloat16)
+    k, v = (torch.randn(1, 2, n_tokens, 128, device=cuda, dtype=torch.bfloat16) for _ in range(2))
+    positions = torch.arange(n_tokens, device=cuda)[None]
+    lists = [
+        select_blocks(torch.randn(1, 2, step, n_tokens // size, device=cuda), part, Sparsity(96)).int()
+        for part in positions.split(step, 1)
+    ]
+    prompt = Prompt(q, k, v, torch.cat(lists, 2), positions, size)
+    out = prompt.run(out=poisoned(q.shape, torch.bfloat16, cuda))
+    assert not out.isnan().any()
+    for t in [0, 63, 6143, *torch.randint(0, n_tokens, (24,)).tolist(), n_tokens - 1]:
+        one = slice(t, t + 1)
+        want = Prompt(q[:, :, one], k, v, prompt.block_ids[:, :, one], positions[:, one], size).want()
+        assert (out[:, :, one].float() - want).norm() / want.norm() < 1e-2, f"query {t}"
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_replays_it_on_new_inputs(cuda, error):
+    prompt, other = (make_prompt(cuda, torch.float16, group=4, n_tokens=300, budget=6) for _ in range(2))
+    prompt.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = prompt.run()
+    for name in ("q", "k", "v", "block_ids"):
+        getattr(prompt, name).copy_(getattr(other, name))
+    graph.replay()
+    assert error(out, other.want()) < 1e-2
+
+
 def test_a_query_without_any_block_gets_zeros(device):
     prompt = make_prompt(device, torch.float32, n_queries=4)
     prompt.block_ids[:, :, 1] = -1
