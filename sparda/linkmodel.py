@@ -2,7 +2,7 @@
 
     bandwidth(c)  = saturate(peak, c * per_cta)              GB/s beside compute
     idle(c)       = saturate(idle_peak, c * idle_per_cta)    GB/s on a GPU that does nothing else
-    saturate(a,b) = (a**-p + b**-p)**(-1/p)                  CTAs add up until the link is full
+    saturate(a,b) = (a**-p + b**-p)**(-1/p)                  CTAs add up until the link is full; idle: p = 8
     slowdown(c)   = 1 + base + per_cta_slowdown * c          of compute beside the transfer, at least 1
 
 The time of a layer follows: while its blocks travel, compute runs slowdown(c) times slower; when compute has
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from sparda.provenance import ROOT
 
+IDLE_SHARPNESS = 8.0  # an idle link fills all at once
 DATA = ROOT / "data" / "measured"
 CTA_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # from 64 on, compute loses its place on the GPU
 
@@ -44,7 +45,7 @@ class LinkModel:
     per_cta: float  # GB/s of one CTA beside compute
     idle_peak: float  # the same two on an idle GPU
     idle_per_cta: float
-    sharpness: float  # p: how sudden the knee is
+    sharpness: float  # p: how sudden the knee is beside compute
     base: float  # slow-down of compute that even one CTA causes, 0.05 is 5 %
     per_cta_slowdown: float
 
@@ -53,7 +54,8 @@ class LinkModel:
         """Fit to (CTAs, GB/s beside compute, GB/s idle, slow-down) of at least three counts.
 
         A peak is the mean of the rates above 90 % of the best, a CTA's share is the rate of the smallest
-        count over it, sharpness the best of a few by squared relative error; the slow-down is a least-squares line.
+        count over it, sharpness the best of a few by squared relative error; the slow-down is a
+        least-squares line.
         """
         rows = sorted(points)
         if len({row[0] for row in rows}) < 3:
@@ -68,17 +70,11 @@ class LinkModel:
 
     def bandwidth(self, n_ctas: int) -> float:
         """GB/s that this many CTAs reach on long lists beside compute."""
-        return self._saturate(self.peak, n_ctas * self.per_cta)
+        return _saturate(self.peak, n_ctas * self.per_cta, self.sharpness)
 
     def idle(self, n_ctas: int) -> float:
         """GB/s that this many CTAs reach while nothing else runs."""
-        return self._saturate(self.idle_peak, n_ctas * self.idle_per_cta)
-
-    def _saturate(self, peak: float, demand: float) -> float:
-        if demand <= 0:
-            raise ValueError(f"n_ctas must be at least 1; they would fetch {demand:g} GB/s")
-        p = self.sharpness
-        return (peak**-p + demand**-p) ** (-1 / p)
+        return _saturate(self.idle_peak, n_ctas * self.idle_per_cta, IDLE_SHARPNESS)
 
     def slowdown(self, n_ctas: int) -> float:
         """How many times longer compute takes beside the transfer."""
@@ -101,6 +97,12 @@ class LinkModel:
         times = {c: self.layer(n_ctas=c, n_bytes=n_bytes, compute_us=compute_us).total for c in counts}
         limit = (1 + slack) * min(times.values())
         return min(c for c, total in times.items() if total <= limit)
+
+
+def _saturate(peak: float, demand: float, sharpness: float) -> float:
+    if demand <= 0:
+        raise ValueError(f"n_ctas must be at least 1; they would fetch {demand:g} GB/s")
+    return (peak**-sharpness + demand**-sharpness) ** (-1 / sharpness)
 
 
 def _limits(rows: Sequence[tuple], column: int) -> tuple[float, float]:

@@ -8,6 +8,8 @@ from sparda.figures.style import series, stamp
 from sparda.linkmodel import CTA_COUNTS, LinkModel
 from sparda.prefetch import Prefetch, pick_ctas
 
+TICKS = [1, 2, 4, 8, 16, 32, 64, 132]
+
 
 def paper_ctas(batch: int) -> int:
     """The published rule on an H100: 16 CTAs below batch 32, else 32 (data/paper/table7_ctas.csv)."""
@@ -33,14 +35,14 @@ def curves_figure(table, fitted: LinkModel, *, where: str):
     curves = {
         "alone, model": (3, 1, [fitted.idle(c) for c in counts]),
         "ffn, model": (4, 1, [fitted.bandwidth(c) for c in counts]),
-        "slow-down of ffn, model": (5, 2, [100 * (fitted.slowdown(c) - 1) for c in counts]),
+        "slow-down of a layer, model": (5, 2, [100 * (fitted.slowdown(c) - 1) for c in counts]),
     }
     for name, (index, col, values) in curves.items():
         figure.add_scatter(x=counts, y=values, mode="lines", name=name, **series(index), row=1, col=col)
-    figure.update_xaxes(title="CTAs", type="log", tickvals=sorted(set(rows["n_ctas"])))
+    figure.update_xaxes(title="CTAs", type="log", tickvals=TICKS)
     figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(title="slow-down of compute, %", range=[0, 60], row=1, col=2)
-    figure.update_layout(title_text="A few CTAs fill an idle link; beside compute, more help and disturb")
+    figure.update_layout(title_text="Rate of the gather, and what it costs compute")
     return stamp(figure, "measured", "32 KiB runs; each side timed inside the other", where=where)
 
 
@@ -76,7 +78,7 @@ def ctas_figure(table, note: str = ""):
             marker=ring,
             name=f"paper's rule, batch {batch}",
         )
-    figure.update_xaxes(title="CTAs", type="log", tickvals=list(CTA_COUNTS))
+    figure.update_xaxes(title="CTAs", type="log", tickvals=TICKS)
     figure.update_yaxes(title="time of a layer / best", range=[0.98, 2])
-    figure.update_layout(title_text="The best count depends little on batch (large marker: the pick)")
+    figure.update_layout(title_text="Time of a layer by CTA count (large marker: the pick)")
     return stamp(figure, "modelled", note)

@@ -17,7 +17,7 @@ import torch
 from sparda.measure import bench
 
 SETTLE = 60_000  # clock cycles, about 30 us, between the start of one side and the timed start of the other
-REPEATS = 7
+REPEATS = 9
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from sparda.measure import bench, overlap
 from sparda.measure.transfer_cases import random_misses
 from sparda.prefetch import pick_ctas
 
+ATTENTION_SHARE = 0.15  # of a layer's compute at batch 16, modelled: sparda.prefetch
 FEW = (1, 2, 4, 8, 16, 32)
 BATCHES = (1, 4, 8, 16, 32, 64)
 N_SLOTS, PAIRS = 96, 128  # slots of a head; B * H at batch 64
@@ -99,8 +100,8 @@ def gathers(stores: Stores, run_kib: int, n_runs: int, how_many: int, **options)
 
 
 def copy_engine(stores: Stores, n_bytes: int = 2**28) -> bench.Times:
-    """One contiguous cudaMemcpyAsync: the fastest that the link is known to go."""
-    return bench.time_graph([lambda: stores.slots[:n_bytes].copy_(stores.host[:n_bytes], non_blocking=True)])
+    """One contiguous cudaMemcpyAsync: the fastest that the link is known to go; warmed up, links doze."""
+    return bench.time_graph([partial(_engine_copy, stores, n_bytes)], warm_up=10)
 
 
 CASES = [  # name, run KiB, runs, lists in a graph, options
@@ -157,11 +158,19 @@ def _beside(base: Point, loads: dict, short: Callable, long: Callable, n_bytes: 
 
 
 def fit(points: Iterable[Point], shape: Shape) -> LinkModel:
-    """The curves of one shape beside the FFN, for the counts that the model covers."""
+    """The curves of one shape for the counts that the model covers.
+
+    The rate is the one beside the FFN; the slow-down is that of a layer, FFN and attention by their shares.
+    """
     mine = [p for p in points if (p.num_warps, p.in_flight_kib) == (shape.num_warps, shape.in_flight_kib)]
     idle = {p.n_ctas: p.gb_per_s for p in mine if p.beside == "alone"}
-    ffn = [p for p in mine if p.beside == "ffn" and p.n_ctas <= max(CTA_COUNTS)]
-    return LinkModel.fit((p.n_ctas, p.gb_per_s, idle[p.n_ctas], p.slowdown) for p in ffn)
+    attention = {p.n_ctas: p.slowdown for p in mine if p.beside == "attention"}
+    rows = []
+    for p in mine:
+        if p.beside == "ffn" and p.n_ctas <= max(CTA_COUNTS):
+            slow = (1 - ATTENTION_SHARE) * p.slowdown + ATTENTION_SHARE * attention[p.n_ctas]
+            rows.append((p.n_ctas, p.gb_per_s, idle[p.n_ctas], slow))
+    return LinkModel.fit(rows)
 
 
 def table(points: Iterable[Point]) -> None:
