@@ -72,9 +72,14 @@ class Prefetch:
             prep=PREP_US + costs.compressed_key_bytes(**sizes) / memory,
             attention=costs.selected_kv_bytes(**sizes) / memory,
             rest=weights,
-            copy=self.layer_bytes / (self.link.bandwidth(self.n_ctas) * 1e3),
+            copy=self.layer_bytes / (self.rate() * 1e3),
             start=START_US,
         )
+
+    def rate(self) -> float:
+        """GB/s of the transfer: on demand nothing runs beside it."""
+        link = self.link
+        return link.idle(self.n_ctas) if self.transport == "demand" else link.bandwidth(self.n_ctas)
 
     def compute_us(self) -> float:
         """Modelled compute of one layer, us: the window that a transfer can hide in."""
@@ -89,7 +94,7 @@ class Prefetch:
     def note(self) -> str:
         return (
             f"MiniCPM4.1-8B, {self.n_tokens} tokens, batch {self.batch}, hit rate {self.hit_rate:g}, "
-            f"{self.n_ctas} CTAs at {self.link.bandwidth(self.n_ctas):.0f} GB/s; {link_model()[1]}"
+            f"{self.n_ctas} CTAs at {self.rate():.0f} GB/s; {link_model()[1]}"
         )
 
 
