@@ -77,7 +77,7 @@ def budget_figure(counts, *, note: str = "", where: str | None = None):
             hovertemplate="k %{x}: %{y} of " + str(asked), **look,
         )  # fmt: skip
     for right in counts.loc[counts["selector"] == "all", "right"]:
-        text = {"text": f"dense: {right} of {asked}", "xanchor": "left", "x": 0}
+        text = {"text": f"dense: {right} of {asked}", "xanchor": "right", "x": 1, "yshift": 8}
         figure.add_hline(y=right, line={"color": TEXT, "dash": "dot"}, annotation=text)
     figure.update_xaxes(title="budget k, blocks")
     figure.update_yaxes(title=f"right answers of {asked}", dtick=1, range=[-0.3, asked + 0.5])
