@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -170,7 +171,7 @@ def fit(points: Iterable[Point], shape: Shape) -> LinkModel:
         if p.beside == "ffn" and p.n_ctas <= max(CTA_COUNTS):
             slow = (1 - ATTENTION_SHARE) * p.slowdown + ATTENTION_SHARE * attention[p.n_ctas]
             rows.append((p.n_ctas, p.gb_per_s, idle[p.n_ctas], slow))
-    return LinkModel.fit(rows)
+    return LinkModel.fit(row for row in rows if not math.isnan(sum(row)))
 
 
 def table(points: Iterable[Point]) -> None:
