@@ -22,6 +22,7 @@ from torch import Tensor
 from sparda.attention import block_attention
 
 LOG2_E = 1.4426950408889634
+LONG_SHARE = 12  # slots: enough to hide the start of a program
 
 
 @triton.jit
@@ -104,9 +105,9 @@ def _merge_kernel(
 class DecodeTiles:
     """Launch shape of ``sparse_decode``; the defaults were measured on an H200."""
 
-    n_splits: int | None = None  # None: fill the SMs twice
+    n_splits: int | None = None  # None: see choose_tiles
     num_warps: int = 4
-    num_stages: int = 3
+    num_stages: int | None = None
     chained: bool = True  # programmatic dependent launch, where the GPU has it
 
 
@@ -141,8 +142,8 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
     batch, n_kv, n_slots, _, size, dim = slots.shape
     group, pairs, budget = q.shape[1] // n_kv, batch * n_kv, slot_ids.shape[2]
     backend.expect_power_of_two(block_size=size, d=dim)
-    wanted = tiles.n_splits or choose_splits(pairs, budget, backend.multiprocessors(q.device))
-    share = -(-budget // wanted)
+    chosen = choose_tiles(pairs, budget, backend.multiprocessors(q.device))
+    share = -(-budget // (tiles.n_splits or chosen[0]))
     n_splits = -(-budget // share)
     partial = q.new_empty(pairs, n_splits, group, dim, dtype=torch.float32)
     lse = q.new_empty(pairs, n_splits, group, dtype=torch.float32)
@@ -153,7 +154,7 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
     _split_kernel[(n_splits, pairs)](
         q, slots, slot_ids, block_ids, lengths, partial, lse, scale * LOG2_E, n_slots, budget, share, n_kv,
         G=group, ROWS=max(16, backend.next_power_of_two(group)), S=size, D=dim, PRECISION=precision,
-        CHAINED=chained, num_warps=tiles.num_warps, num_stages=tiles.num_stages, **early,
+        CHAINED=chained, num_warps=tiles.num_warps, num_stages=tiles.num_stages or chosen[1], **early,
     )  # fmt: skip
     _merge_kernel[(pairs, group)](
         partial, lse, out, n_splits, G=group, D=dim, SPLITS=backend.next_power_of_two(n_splits),
@@ -167,14 +168,18 @@ def _can_chain(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def choose_splits(pairs: int, budget: int, n_sms: int) -> int:
-    """Programs per (sequence, KV head): about two on every SM, each with two slots or more, in equal shares.
+def choose_tiles(pairs: int, budget: int, n_sms: int) -> tuple[int, int]:
+    """Programs per (sequence, KV head), and stages of the pipeline of each (slots in flight, plus one).
 
-    >>> [choose_splits(2 * batch, 96, 132) for batch in (1, 8, 64)]
-    [48, 16, 2]
+    Two programs on every SM, in equal shares, if each then has LONG_SHARE slots to stream; else one with a
+    deeper pipeline, if that one has; else two again, each with two slots or more.
+
+    >>> [choose_tiles(2 * batch, 96, 132) for batch in (1, 4, 8, 64)]
+    [(48, 3), (32, 3), (8, 4), (2, 3)]
     """
-    most = max(1, min(budget // 2, 2 * n_sms // pairs))
-    return -(-budget // -(-budget // most))
+    most = {per_sm: max(1, min(budget // 2, per_sm * n_sms // pairs)) for per_sm in (2, 1)}
+    alone = budget < LONG_SHARE * most[2] and budget >= LONG_SHARE * most[1]
+    return -(-budget // -(-budget // most[1 if alone else 2])), 4 if alone else 3
 
 
 def _reference(q, slots, slot_ids, block_ids, lengths, scale) -> Tensor:

@@ -4,7 +4,8 @@
     python -m sparda.measure.attention --overlap    lists of SmolLM2's neighbouring tokens, on the CPU
 
 Shapes are MiniCPM4.1-8B's (32 query heads, 2 KV heads, d 128, k 96), random data. The floor of a decode row
-is the time of reading the selected slots once; of a prefill row, the arithmetic of the pairs in it.
+is the bytes of the selected slots at the copy rate ("slots_read", timed beside it, is a plain kernel that only
+reads them); of a prefill row, the arithmetic of the pairs in it.
 
 How much a tile of tokens can share depends on how alike the lists of neighbours are. Two kinds are timed:
 "alike" draws block scores that share a part ALIKE of their variance with the neighbours', chosen so that the
@@ -12,6 +13,7 @@ union of 4 lists holds about as many learned blocks as in SmolLM2 (``--overlap``
 are independent, the worst case. The sidecar keeps the union of both.
 """
 
+# pyright: reportIndexIssue=false
 from __future__ import annotations
 
 import argparse
@@ -21,6 +23,8 @@ import torch
 from torch import Tensor
 
 from sparda import blocks, kernels, spec
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from sparda.kernels.dense import dense
 from sparda.measure import bench
 from sparda.spec import Sparsity
@@ -38,8 +42,42 @@ def randn(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=KIND)
 
 
-def decode_case(batch: int, context: int, **options) -> bench.Row:
-    """One layer of a decode step: every sequence reads its k selected slots.
+@triton.jit
+def read_kernel(slots, slot_ids, out, n_slots, budget, share, WORDS: tl.constexpr):
+    """Read the selected slots once, in words of 4 bytes, and leave something that depends on all of them."""
+    split = tl.program_id(0)
+    pair = tl.program_id(1)
+    word = tl.arange(0, WORDS)
+    seen = tl.zeros([WORDS], tl.int32)
+    for i in tl.range(split * share, tl.minimum(budget, split * share + share), loop_unroll_factor=2):
+        slot = tl.load(slot_ids + pair * budget + i)
+        seen ^= tl.load(slots + (pair.to(tl.int64) * n_slots + slot) * WORDS + word)
+    tl.store(out + pair * tl.num_programs(0) + split, tl.xor_sum(seen, 0))
+
+
+def read_times(sets: list[Tensor], slot_ids: Tensor) -> bench.Times:
+    """Time of reading the selected slots once, by the best of a few grids: what sparse_decode is held to."""
+    batch, n_kv, n_slots = sets[0].shape[:3]
+    budget, pairs = slot_ids.shape[2], batch * n_kv
+    words = [slots.view(torch.int32) for slots in sets]
+    out = torch.empty(pairs * budget, dtype=torch.int32, device="cuda")
+
+    def read(slots, n_splits, warps):
+        share = -(-budget // n_splits)
+        grid = (-(-budget // share), pairs)
+        size = slots[0, 0, 0].numel()
+        read_kernel[grid](slots, slot_ids, out, n_slots, budget, share, WORDS=size, num_warps=warps)
+
+    tried = []
+    for per_sm, warps in ((1, 16), (2, 8), (2, 16), (4, 8), (8, 8)):
+        n_splits = max(1, min(budget, per_sm * backend.multiprocessors(slot_ids.device) // pairs))
+        calls = [partial(read, slots, n_splits, warps) for slots in words]
+        tried.append(bench.time_graph(calls * max(1, CALLS // len(calls))))
+    return min(tried, key=lambda times: times.median_us)
+
+
+def decode_case(batch: int, context: int, **options) -> list[bench.Row]:
+    """One layer of a decode step: every sequence reads its k selected slots; and reading them without more.
 
     Each call has its own slots, so that they come from memory; queries and lists are those of one step, in
     the L2 cache, where the kernels before this one have just written them.
@@ -53,10 +91,13 @@ def decode_case(batch: int, context: int, **options) -> bench.Row:
     q = randn(batch, SHAPE.n_heads, DIM)
     sets = [randn(batch, HEADS, k, 2, size, DIM) for _ in range(bench.rotations(n_bytes))]
     calls = [partial(kernels.sparse_decode, q, slots, slot_ids, ids, lengths, **options) for slots in sets]
-    calls = calls * max(1, CALLS // len(calls))
+    times = bench.time_graph(calls * max(1, CALLS // len(calls)))
     case = f"decode_b{batch}_{context // 1024}k"
     flops = batch * SHAPE.n_heads * k * size * 4 * DIM
-    return bench.row("sparse_decode", case, "triton", bench.time_graph(calls), n_bytes=n_bytes, flops=flops)
+    return [
+        bench.row("sparse_decode", case, "triton", times, n_bytes=n_bytes, flops=flops),
+        bench.row("slots_read", case, "triton", read_times(sets, slot_ids), n_bytes=n_bytes),
+    ]
 
 
 def block_lists(context: int, alike: float, step: int = 4096) -> Tensor:
@@ -153,8 +194,8 @@ def main(arguments: list[str] | None = None) -> None:
     bench.need_cuda()
     torch.manual_seed(0)
     if wanted.quick:
-        return bench.show([decode_case(8, wanted.context)])
-    rows = [decode_case(batch, wanted.context) for batch in BATCHES]
+        return bench.show(decode_case(8, wanted.context))
+    rows = [row for batch in BATCHES for row in decode_case(batch, wanted.context)]
     dense_rows = dense_case(wanted.context)
     ratios = {}
     for alike in (ALIKE, 0.0):
@@ -164,6 +205,8 @@ def main(arguments: list[str] | None = None) -> None:
         rows + dense_rows, topic="attention", about=bench.describe_run() | {"union_of_4": ratios}
     )
     bench.show(rows + dense_rows)
+    for row, read in zip(rows[:-2:2], rows[1:-2:2], strict=True):
+        print(f"{row.case}: {row.median_us / read.median_us:.2f} times as long as reading its slots")
     for row in rows[-2:]:
         for other in dense_rows:
             print(f"{row.case}: {other.median_us / row.median_us:.2f} times as fast as dense {other.backend}")
