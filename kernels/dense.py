@@ -14,10 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from sparda.kernels import backend
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+from sparda.kernels import backend
 
 SDPA = {
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda.attention import block_attention
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 
 LOG2_E = 1.4426950408889634
 LONG_SHARE = 12  # slots: enough to hide the start of a program
+SHARED_BYTES = 200 * 2**10  # of a Hopper SM's 227 KiB, for the blocks in flight
 
 
 @triton.jit
@@ -154,7 +155,8 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
     _split_kernel[(n_splits, pairs)](
         q, slots, slot_ids, block_ids, lengths, partial, lse, scale * LOG2_E, n_slots, budget, share, n_kv,
         G=group, ROWS=max(16, backend.next_power_of_two(group)), S=size, D=dim, PRECISION=precision,
-        CHAINED=chained, num_warps=tiles.num_warps, num_stages=tiles.num_stages or chosen[1], **early,
+        CHAINED=chained, num_warps=tiles.num_warps,
+        num_stages=fit_stages(tiles.num_stages or chosen[1], slots[0, 0, 0].nbytes), **early,
     )  # fmt: skip
     _merge_kernel[(pairs, group)](
         partial, lse, out, n_splits, G=group, D=dim, SPLITS=backend.next_power_of_two(n_splits),
@@ -166,6 +168,15 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
 @lru_cache(maxsize=8)
 def _can_chain(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def fit_stages(stages: int, block_bytes: int) -> int:
+    """Pipeline stages whose blocks (K and V) fit in shared memory: fewer for large float32 blocks.
+
+    >>> fit_stages(4, 2 * 64 * 128 * 2), fit_stages(4, 2 * 128 * 128 * 4)
+    (4, 1)
+    """
+    return max(1, min(stages, SHARED_BYTES // block_bytes))
 
 
 def choose_tiles(pairs: int, budget: int, n_sms: int) -> tuple[int, int]:

@@ -15,14 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
-from sparda.kernels.union_lists import MOST_TOKENS, union_lists
 from torch import Tensor
 
 from sparda.attention import block_attention
-
-LOG2_E = 1.4426950408889634
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
+from sparda.kernels.sparse_decode import LOG2_E, fit_stages
+from sparda.kernels.union_lists import MOST_TOKENS, union_lists
 
 
 @triton.jit
@@ -136,7 +135,8 @@ def _launch(q, k, v, block_ids, positions, size, scale, out, tiles: PrefillTiles
     if k.data_ptr() % 16 or v.data_ptr() % 16:
         raise ValueError("k and v must start at a multiple of 16 bytes (for TMA); pass k.clone(), v.clone()")
     heads = backend.next_power_of_two(group)
-    tokens = max(1, min(MOST_TOKENS, tiles.rows // heads))
+    rows = 16 if q.dtype is torch.float32 else tiles.rows  # exact float32 products fill the registers
+    tokens = max(1, min(MOST_TOKENS, rows // heads))
     heads = max(heads, 16 // tokens)  # a matrix unit takes 16 rows
     entries, bounds = union_lists(block_ids, positions, tokens, -(-n_tokens // size), size)
     keys, values = (
@@ -147,7 +147,7 @@ def _launch(q, k, v, block_ids, positions, size, scale, out, tiles: PrefillTiles
         q, keys, values, positions, entries, bounds, out, scale * LOG2_E, n_queries, n_tiles, budget, n_kv,
         G=group, HEADS=heads, TOKENS=tokens, S=size, D=dim,
         PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        num_warps=tiles.num_warps, num_stages=fit_stages(tiles.num_stages, 2 * size * dim * k.element_size()),
     )  # fmt: skip
     return out
 

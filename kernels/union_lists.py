@@ -11,9 +11,10 @@ parts, because each part needs another mask:
 # pyright: reportIndexIssue=false
 from __future__ import annotations
 
+from torch import Tensor
+
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
-from torch import Tensor
 
 MOST_TOKENS = 16  # tokens of a tile: an entry is block * 2**16 + one bit per token
 BLOCKS_AT_ONCE = 1024  # blocks that one turn of the kernel looks at

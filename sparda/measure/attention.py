@@ -4,8 +4,8 @@
     python -m sparda.measure.attention --overlap    lists of SmolLM2's neighbouring tokens, on the CPU
 
 Shapes are MiniCPM4.1-8B's (32 query heads, 2 KV heads, d 128, k 96), random data. The floor of a decode row
-is the bytes of the selected slots at the copy rate ("slots_read", timed beside it, is a plain kernel that only
-reads them); of a prefill row, the arithmetic of the pairs in it.
+is the bytes of the selected slots at the copy rate; "slots_read", timed beside it, is a plain kernel that
+only reads them. The floor of a prefill row is the arithmetic of the pairs in it.
 
 How much a tile of tokens can share depends on how alike the lists of neighbours are. Two kinds are timed:
 "alike" draws block scores that share a part ALIKE of their variance with the neighbours', chosen so that the

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from sparda.kernels.dense import dense
 
 from sparda.attention import dense_attention
+from sparda.kernels.dense import dense
 
 
 def prompt(device, dtype, n_queries, n_tokens=96, batch=2):

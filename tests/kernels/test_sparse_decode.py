@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from sparda.kernels import sparse_decode
-from sparda.kernels.sparse_decode import DecodeTiles
 
 from sparda.attention import block_attention
+from sparda.kernels import sparse_decode
+from sparda.kernels.sparse_decode import DecodeTiles
 
 NAN = float("nan")
 
@@ -60,6 +60,7 @@ CASES = {
         {"lengths": [5, 40], "dim": 128, "n_kv": 1},
         DecodeTiles(n_splits=4),
     ),
+    "the largest blocks": ({"lengths": [200], "size": 128, "n_kv": 1}, DecodeTiles()),
     "group of 16, large blocks": ({"lengths": [300], "group": 16, "size": 64, "n_kv": 1}, DecodeTiles()),
 }
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from sparda.kernels import sparse_prefill
-from sparda.kernels.sparse_prefill import PrefillTiles
-from sparda.kernels.union_lists import union_lists
 
 from sparda.attention import block_attention
 from sparda.blocks import select_blocks
+from sparda.kernels import sparse_prefill
+from sparda.kernels.sparse_prefill import PrefillTiles
+from sparda.kernels.union_lists import union_lists
 from sparda.spec import Sparsity
 
 
@@ -55,6 +55,7 @@ CASES = {
         PrefillTiles(rows=16),
     ),
     "group of 16, large blocks": ({"group": 16, "size": 32, "n_tokens": 150, "n_queries": 9}, PrefillTiles()),
+    "the largest blocks": ({"size": 128, "n_tokens": 300, "n_queries": 3}, PrefillTiles()),
     "a prompt from its first token": ({"n_tokens": 20, "group": 4}, PrefillTiles()),
 }
 
