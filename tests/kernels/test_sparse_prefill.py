@@ -44,7 +44,7 @@ def make_prompt(
     ids = select_blocks(scores, positions, rule).int()
     q = torch.randn(batch, n_kv * group, n_queries, dim).to(dtype)
     k, v = (torch.randn(batch, n_kv, n_tokens, dim).to(dtype) for _ in range(2))
-    return Prompt(*(t.to(device) for t in (q, k, v, ids, positions)), size)
+    return Prompt(*(t.to(device) for t in (q, k, v, ids, positions)), size=size)
 
 
 CASES = {
