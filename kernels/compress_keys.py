@@ -8,11 +8,11 @@ is averaged by ``rope_append``, which already holds its keys.
 from __future__ import annotations
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda import blocks
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from sparda.spec import Sparsity
 
 

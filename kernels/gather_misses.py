@@ -17,9 +17,10 @@ loses a part of the link that the copy engine keeps; data/measured holds the cur
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from sparda.kernels.backend import check_values, choose, expect, expect_power_of_two, tl, triton
 from sparda.kernels.host_memory import expect_reachable
-from torch import Tensor
 
 SEGMENT_BYTES = 4096  # what one CTA asks for at a time; it divides every run from 4 KiB up
 STAGES = 8  # segments in flight per CTA

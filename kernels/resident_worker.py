@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
 from sparda.kernels.backend import choose, next_power_of_two, tl, triton
 from sparda.kernels.doorbell import LATE, STOP, elapsed, nap, now_ns, ring_kernel, wait_kernel
 from sparda.kernels.gather_misses import (
@@ -35,7 +37,6 @@ from sparda.kernels.gather_misses import (
     run_words,
     segment_words,
 )
-from torch import Tensor
 
 Job = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # host, slots, src, dst, count of a gather
 

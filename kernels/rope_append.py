@@ -10,12 +10,12 @@ computed is taken from registers, not read back.
 from __future__ import annotations
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda import cache as reference
 from sparda.cache import LayerCache
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from sparda.spec import Sparsity
 
 

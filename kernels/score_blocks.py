@@ -13,11 +13,11 @@ that start before a block and reach into it (one, when window = 2 * stride) are 
 from __future__ import annotations
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda import blocks
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from sparda.spec import Sparsity
 
 

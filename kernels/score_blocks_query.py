@@ -14,12 +14,12 @@ heads then stays inside a thread. In decode both passes split over the windows s
 from __future__ import annotations
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
-from sparda.kernels.score_blocks import check_scores, count_visible, dot_precision, pool_constants
 from torch import Tensor
 
 from sparda import blocks
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
+from sparda.kernels.score_blocks import check_scores, count_visible, dot_precision, pool_constants
 from sparda.spec import Sparsity
 
 

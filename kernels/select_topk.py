@@ -10,11 +10,11 @@ scores go to the lower id.
 from __future__ import annotations
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
 from torch import Tensor
 
 from sparda import blocks
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
 from sparda.spec import Sparsity
 
 

@@ -11,13 +11,13 @@ and clears the counter for the next launch.
 from __future__ import annotations
 
 import torch
-from sparda.kernels import backend
-from sparda.kernels.backend import tl, triton
-from sparda.kernels.select_topk import check_rows, order_key, rule_constants, take
 from torch import Tensor
 
 from sparda import blocks
 from sparda.cache import Selection, difference
+from sparda.kernels import backend
+from sparda.kernels.backend import tl, triton
+from sparda.kernels.select_topk import check_rows, order_key, rule_constants, take
 from sparda.spec import Sparsity
 
 

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 import torch
-from sparda.kernels import backend
 
 from sparda import kernels
+from sparda.kernels import backend
 from sparda.spec import Sparsity
 
 

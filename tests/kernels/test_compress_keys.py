@@ -1,8 +1,8 @@
 import pytest
 import torch
-from sparda.kernels import compress_keys
 
 from sparda import blocks
+from sparda.kernels import compress_keys
 from sparda.spec import Sparsity
 
 RULE = Sparsity(96)

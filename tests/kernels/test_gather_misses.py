@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sparda.kernels import gather_misses
 from sparda.kernels.host_memory import pinned_empty
-
 from sparda.measure.transfer_cases import random_case, same_bits
 
 

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+
 from sparda.kernels import host_memory
 from sparda.kernels.host_memory import expect_reachable, explain, machine_memory, pinned_empty
 

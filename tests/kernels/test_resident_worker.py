@@ -6,10 +6,10 @@ import time
 
 import pytest
 import torch
+
 from sparda.kernels import gather_misses
 from sparda.kernels.doorbell import ring_kernel, wait_kernel
 from sparda.kernels.resident_worker import ResidentWorker, worker_kernel
-
 from sparda.measure.transfer_cases import random_case, same_bits
 
 WORKER = {"table": "*i64", **dict.fromkeys(("queue", "head", "done", "control"), "*i32"), "limit_ns": "i64"}

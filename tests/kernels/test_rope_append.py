@@ -1,9 +1,9 @@
 import pytest
 import torch
-from sparda.kernels import rope_append
 
 from sparda import blocks, cache
 from sparda.cache import LayerCache
+from sparda.kernels import rope_append
 from sparda.spec import Sparsity
 
 RULE = Sparsity(6, local_blocks=2, block_size=16)

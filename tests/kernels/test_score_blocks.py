@@ -1,8 +1,8 @@
 import pytest
 import torch
-from sparda.kernels import score_blocks
 
 from sparda import blocks
+from sparda.kernels import score_blocks
 from sparda.spec import Sparsity
 
 # B, H, d, T, T_q: one query is the decode kernel, several the prefill kernel

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from sparda.kernels import score_blocks_query
 
 from sparda import blocks
+from sparda.kernels import score_blocks_query
 from sparda.spec import Sparsity
 
 # B, H, G, d, T, T_q

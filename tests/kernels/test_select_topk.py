@@ -1,8 +1,8 @@
 import pytest
 import torch
-from sparda.kernels import score_blocks, select_topk
 
 from sparda import blocks
+from sparda.kernels import score_blocks, select_topk
 from sparda.spec import SPARSITY, Sparsity
 
 RULE = Sparsity(8, local_blocks=2)

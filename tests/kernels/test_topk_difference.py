@@ -1,9 +1,9 @@
 import pytest
 import torch
-from sparda.kernels import topk_difference
 
 from sparda import blocks, cache
 from sparda.cache import Selection
+from sparda.kernels import topk_difference
 from sparda.spec import SPARSITY, Sparsity
 
 SMALL = Sparsity(6, local_blocks=2)
