@@ -92,9 +92,10 @@ class Prefetch:
         return simulate.run(tasks, slowdown=self.link.slowdown(self.n_ctas))
 
     def note(self) -> str:
+        alone, beside = self.link.idle(self.n_ctas), self.link.bandwidth(self.n_ctas)
         return (
             f"MiniCPM4.1-8B, {self.n_tokens} tokens, batch {self.batch}, hit rate {self.hit_rate:g}, "
-            f"{self.n_ctas} CTAs at {self.rate():.0f} GB/s; {link_model()[1]}"
+            f"{self.n_ctas} CTAs: {alone:.0f} GB/s alone, {beside:.0f} beside compute; {link_model()[1]}"
         )
 
 
