@@ -13,14 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sparda.engine import Engine
     from sparda.models.attach import Probe, attach
     from sparda.models.load import load
     from sparda.spec import Sparsity
 
 __version__ = "0.1.0"
-__all__ = ["Probe", "Sparsity", "attach", "load"]
+__all__ = ["Engine", "Probe", "Sparsity", "attach", "load"]
 
 _HOME = {
+    "Engine": "sparda.engine",
     "Probe": "sparda.models.attach",
     "attach": "sparda.models.attach",
     "load": "sparda.models.load",

@@ -37,7 +37,7 @@ class Attachment:
     sparsity: Sparsity
     phases: frozenset[str]
     probe: Probe | None = None
-    _hidden: dict[int, Tensor] = field(default_factory=dict, repr=False)  # layer -> normed attention input
+    _seen: dict[int, tuple] = field(default_factory=dict, repr=False)  # layer -> attention input, cos, sin
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale) -> Tensor:
         """q [B, H_q, T_q, d], k and v [B, H, T, d] post-RoPE -> [B, H_q, T_q, d]."""
@@ -49,8 +49,7 @@ class Attachment:
         sparse = sparse and not isinstance(self.selector, All)
         if not sparse and self.probe is None:
             return dense_attention(q, k, v, positions, scale=scale)
-        before = self._hidden.get(layer - 1, self._hidden.get(layer))
-        view = LayerView(layer, q, k, positions, self.sparsity, scale, before)
+        view = LayerView(layer, q, k, positions, self.sparsity, scale, self._ahead(layer))
         ids = self.selector.select(view)  # [B, H, T_q, k]
         if self.probe is not None:
             self.probe.record(self.selector, view, ids)
@@ -58,11 +57,20 @@ class Attachment:
             return dense_attention(q, k, v, positions, scale=scale)
         return block_attention(q, k, v, ids, positions, block_size=self.sparsity.block_size, scale=scale)
 
+    def _ahead(self, layer: int) -> Tensor | None:
+        """What the layer before knew of this one's choice; layer 0 has only itself."""
+        if not self.selector.looks_ahead:
+            return None
+        return self.selector.look_ahead(layer, *self._seen.get(layer - 1, self._seen[layer]))
+
     def watch(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: keeps the normed attention input of the layer before."""
+        """Forward pre-hook: keeps the normed attention input of the layer before, and its rotary angles."""
         layer = _layer_index(module)
-        self._hidden[layer] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        self._hidden.pop(layer - 2, None)
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        cos, sin = kwargs["position_embeddings"]  # [B or 1, T_q, d], both halves alike
+        angles = (x[..., : x.shape[-1] // 2].expand(hidden.shape[0], -1, -1).float() for x in (cos, sin))
+        self._seen[layer] = (hidden, *angles)
+        self._seen.pop(layer - 2, None)
 
 
 @contextmanager
@@ -103,7 +111,7 @@ def attach(
             hook.remove()
         for module in layers:
             _ATTACHED.pop(module, None)
-        attachment._hidden.clear()
+        attachment._seen.clear()
 
 
 def _attention_layers(model: nn.Module) -> list[Any]:

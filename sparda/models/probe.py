@@ -88,7 +88,7 @@ class Probe:
         part = slice(0 if self.queries is None else max(0, n_queries - self.queries), n_queries)
         seen, ids = view.at(part), block_ids[:, :, part]
         mass = block_mass(
-            seen.queries, seen.keys, seen.positions, block_size=view.sparsity.block_size, scale=view.scale
+            seen.queries, seen.all_keys, seen.positions, block_size=view.sparsity.block_size, scale=view.scale
         )
         step = self._passes.get(view.layer, 0)
         self.records.append(

@@ -4,7 +4,7 @@
 Random(seed=3)
 >>> make("qurey")
 Traceback (most recent call last):
-ValueError: unknown selector 'qurey'; choose one of all, oracle, query, random, streaming
+ValueError: unknown selector 'qurey'; choose one of all, forecast, oracle, query, random, streaming
 """
 
 from __future__ import annotations
@@ -13,14 +13,26 @@ import inspect
 
 from sparda.selectors.all import All
 from sparda.selectors.base import LayerView, Selector
+from sparda.selectors.forecast import Forecast
 from sparda.selectors.oracle import Oracle
 from sparda.selectors.query import Query
 from sparda.selectors.random import Random
 from sparda.selectors.streaming import Streaming
 
-SELECTORS: dict[str, type[Selector]] = {c.name: c for c in (All, Query, Streaming, Random, Oracle)}
+SELECTORS: dict[str, type[Selector]] = {c.name: c for c in (All, Query, Forecast, Streaming, Random, Oracle)}
 
-__all__ = ["SELECTORS", "All", "LayerView", "Oracle", "Query", "Random", "Selector", "Streaming", "make"]
+__all__ = [
+    "SELECTORS",
+    "All",
+    "Forecast",
+    "LayerView",
+    "Oracle",
+    "Query",
+    "Random",
+    "Selector",
+    "Streaming",
+    "make",
+]
 
 
 def make(name: str | Selector, **options) -> Selector:
@@ -35,4 +47,7 @@ def make(name: str | Selector, **options) -> Selector:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise TypeError(f"selector {name!r} has no option {unknown}; it has {known or 'none'}")
-    return SELECTORS[name](**options)
+    try:
+        return SELECTORS[name](**options)
+    except TypeError as error:
+        raise TypeError(f"selector {name!r} is incomplete: {error}; it has {known}") from None

@@ -15,11 +15,10 @@ class All(Selector):
     name = "all"
 
     def block_scores(self, view: LayerView) -> Tensor:
-        batch, heads = view.keys.shape[:2]
-        return torch.zeros(batch, heads, view.queries.shape[2], view.n_blocks, device=view.keys.device)
+        return torch.zeros(view.shape, device=view.queries.device)
 
     def _choose(self, view: LayerView) -> Tensor:
         """Ids 0 .. own block; the list is as wide as the context, not k."""
-        block = torch.arange(view.n_blocks, device=view.keys.device)
+        block = torch.arange(view.n_blocks, device=view.queries.device)
         own = (view.positions // view.sparsity.block_size)[:, None, :, None]  # [B, 1, T_q, 1]
-        return torch.where(block <= own, block, -1).expand(-1, view.keys.shape[1], -1, -1)
+        return torch.where(block <= own, block, -1).expand(-1, view.shape[1], -1, -1)

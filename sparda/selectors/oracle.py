@@ -13,8 +13,9 @@ from sparda.selectors.base import LayerView, Selector
 @dataclass(frozen=True)
 class Oracle(Selector):
     name = "oracle"
+    needs_keys = True
 
     def block_scores(self, view: LayerView) -> Tensor:
         return block_mass(
-            view.queries, view.keys, view.positions, block_size=view.sparsity.block_size, scale=view.scale
+            view.queries, view.all_keys, view.positions, block_size=view.sparsity.block_size, scale=view.scale
         )

@@ -20,7 +20,7 @@ class Random(Selector):
     name = "random"
 
     def block_scores(self, view: LayerView) -> Tensor:
-        device, heads = view.keys.device, view.keys.shape[1]
+        device, heads = view.queries.device, view.shape[1]
         head = torch.arange(heads, device=device)[None, :, None, None]
         block = torch.arange(view.n_blocks, device=device)
         code = torch.full((), self.seed, dtype=torch.int64, device=device)

@@ -15,6 +15,5 @@ class Streaming(Selector):
     name = "streaming"
 
     def block_scores(self, view: LayerView) -> Tensor:
-        batch, heads = view.keys.shape[:2]
-        recency = torch.arange(view.n_blocks, dtype=torch.float32, device=view.keys.device)
-        return recency.expand(batch, heads, view.queries.shape[2], -1)
+        recency = torch.arange(view.n_blocks, dtype=torch.float32, device=view.queries.device)
+        return recency.expand(view.shape)

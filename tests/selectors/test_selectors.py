@@ -1,6 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+from sparda import blocks
+from sparda.forecast import Forecast as Weights
 from sparda.selectors import SELECTORS, LayerView, make
 from sparda.spec import Sparsity
 
@@ -13,7 +17,7 @@ def view(layer=3, n_queries=4, batch=1):
     return LayerView(layer, q, k, positions, Sparsity(6, local_blocks=1))
 
 
-@pytest.mark.parametrize("name", sorted(SELECTORS))
+@pytest.mark.parametrize("name", sorted(SELECTORS.keys() - {"forecast"}))
 def test_every_selector_keeps_the_forced_blocks_within_budget(name):
     ids = make(name).select(view())
     assert {0, 18, 19} <= set(ids[0, 0, -1].tolist())
@@ -50,8 +54,31 @@ def test_random_draws_evenly():
         assert abs(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1].item()) < 0.02
 
 
+def test_the_forecast_chooses_by_dot_products_with_the_layer_before():
+    weights = Weights.untrained(n_layers=5, hidden=32, n_kv_heads=2, head_dim=64)
+    selector, seen = make("forecast", weights=weights), view()
+    hidden, flat = torch.randn(1, 4, 32), torch.zeros(1, 4, 32)
+    ahead = selector.look_ahead(3, hidden, flat + 1, flat)  # cos 1, sin 0: no rotation
+    assert torch.allclose(ahead[0, 1, 2], weights.future[2][64:] @ hidden[0, 2], atol=1e-5)
+    scores = selector.block_scores(replace(seen, ahead=ahead))
+    windows = blocks.compress_keys(seen.all_keys, seen.sparsity)[0, 1, 4 * 7 - 1 : 4 * 7 + 4]
+    assert torch.allclose(scores[0, 1, 2, 7], (windows @ ahead[0, 1, 2]).max(), atol=1e-4)
+    own = selector.look_ahead(0, hidden, flat + 1, flat)
+    assert torch.allclose(own[0, 0, 0], weights.current[:64] @ hidden[0, 0], atol=1e-5)
+
+
+def test_a_forecast_without_weights_or_without_the_layer_before_says_so():
+    with pytest.raises(TypeError, match=r"incomplete.*weights"):
+        make("forecast")
+    weights = Weights.untrained(n_layers=5, hidden=32, n_kv_heads=2, head_dim=64)
+    with pytest.raises(ValueError, match="needs the layer before"):
+        make("forecast", weights=weights).select(view())
+    with pytest.raises(NotImplementedError, match="does not look ahead"):
+        make("query").look_ahead(0, *torch.zeros(3, 1, 1, 2))
+
+
 def test_an_unknown_selector_or_option_names_the_known_ones():
-    with pytest.raises(ValueError, match="choose one of all, oracle, query, random, streaming"):
+    with pytest.raises(ValueError, match="choose one of all, forecast, oracle, query, random, streaming"):
         make("qurey")
     with pytest.raises(TypeError, match=r"no option \['sed'\]; it has \['seed'\]"):
         make("random", sed=3)
