@@ -26,7 +26,7 @@ def decode_step(
     The positions do not move: the caller advances those sequences that go on.
     """
     hidden = decoder.enter(tokens)  # [B, hidden]
-    early = selector.looks_ahead and transport.ahead
+    early = selector.looks_ahead and transport.early
     before = None  # normed input of the layer before
     for layer, weights in enumerate(decoder.layers):
         normed = decoder.norm(hidden, weights.attention_norm)

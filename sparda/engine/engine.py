@@ -67,14 +67,15 @@ class Engine:
             )
         if (self.selector.needs_keys or isinstance(self.selector, All)) and not full:
             raise ValueError(f"selector {name!r} reads every block; use it with cache='full'")
-        if self.transport.ahead and not self.selector.looks_ahead:
+        early = self.selector.looks_ahead and self.transport.early
+        if self.transport.only_early and not self.selector.looks_ahead:
             raise ValueError(
                 f"selector {name!r} knows its choice only in its own layer, so transport {way!r} comes too "
                 "early; use transport='demand', or a selector that looks ahead such as 'forecast'"
             )
-        if self.transport.ahead and self.sparsity.local_blocks < 1:
+        if early and self.sparsity.local_blocks < 1:
             raise ValueError("looking ahead needs local_blocks >= 1: the newest window is not scored in time")
-        if self.transport.ahead and not self.layer0_resident:
+        if early and not self.layer0_resident:
             raise ValueError("layer 0 has no layer before it; keep layer0_resident=True when looking ahead")
 
     @torch.inference_mode()

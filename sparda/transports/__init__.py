@@ -1,25 +1,36 @@
 """How do missed blocks come? One file per answer; ``get`` finds them by name.
 
->>> get("lookahead").ahead
+>>> get("lookahead").early
 True
->>> get("teleport")
-Traceback (most recent call last):
-ValueError: unknown transport 'teleport'; choose one of demand, lookahead, lookahead_worker, none
+>>> get("lookahead_worker").only_early
+True
 """
 
 from __future__ import annotations
 
 from sparda.transports.base import Transport
+from sparda.transports.copy_engine import CopyEngine
+from sparda.transports.cpu_gather import CpuGather
 from sparda.transports.demand import Demand
 from sparda.transports.lookahead import Lookahead
 from sparda.transports.lookahead_worker import LookaheadWorker
 from sparda.transports.none import NoTransport
 
 TRANSPORTS: dict[str, type[Transport]] = {
-    c.name: c for c in (NoTransport, Demand, Lookahead, LookaheadWorker)
+    c.name: c for c in (NoTransport, Demand, Lookahead, LookaheadWorker, CopyEngine, CpuGather)
 }
 
-__all__ = ["TRANSPORTS", "Demand", "Lookahead", "LookaheadWorker", "NoTransport", "Transport", "get"]
+__all__ = [
+    "TRANSPORTS",
+    "CopyEngine",
+    "CpuGather",
+    "Demand",
+    "Lookahead",
+    "LookaheadWorker",
+    "NoTransport",
+    "Transport",
+    "get",
+]
 
 
 def get(name: str) -> type[Transport]:

@@ -15,7 +15,8 @@ from sparda.transports.base import Job, Transport
 
 class LookaheadWorker(Transport):
     name = "lookahead_worker"
-    ahead = True
+    early = True
+    only_early = True
 
     def __init__(self, jobs: Mapping[int, Job]):
         super().__init__(jobs)

@@ -61,6 +61,7 @@ GRID = [
     *[(s, "full", "none") for s in ("all", "query", "forecast", "streaming", "random", "oracle")],
     *[(s, c, "demand") for s in ("query", "forecast", "streaming", "random") for c in ("k", 7)],
     *[("forecast", c, t) for t in ("lookahead", "lookahead_worker") for c in ("k", 7)],
+    *[(s, "k", t) for s in ("query", "forecast") for t in ("copy_engine", "cpu_gather")],
 ]
 
 
