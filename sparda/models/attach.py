@@ -93,6 +93,7 @@ def attach(
     watcher = Probe() if probe is True else probe or None
     attachment = Attachment(make(selector, **selector_options), sparsity, frozenset(phases), watcher)
     layers = _attention_layers(model)
+    _check_windows(layers[0].config)
     if any(module in _ATTACHED for module in layers):
         raise RuntimeError("this model is already attached; leave the first `with sparda.attach(...)` block")
     config: Any = layers[0].config
@@ -123,6 +124,16 @@ def _attention_layers(model: nn.Module) -> list[Any]:
             "attach() serves Llama-family decoders of transformers 5 (Llama, Qwen, Mistral, SmolLM, ...)"
         )
     return layers
+
+
+def _check_windows(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or [])
+    window = getattr(config, "sliding_window", None)
+    if "sliding_attention" in kinds or (not kinds and window):
+        raise TypeError(
+            f"attach() serves plain causal attention; this model has a sliding window of {window} tokens; "
+            "if your texts are shorter, load it with sliding_window=None in its config"
+        )
 
 
 def _layer_index(module: nn.Module) -> int:
@@ -173,7 +184,10 @@ def _left_padding(mask: Tensor | None, k: Tensor) -> Tensor:
     real = mask.bool()
     changes = (real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0].int()
     if bool((changes != 1).any()):
-        raise ValueError("each row of attention_mask must be one unbroken run of ones, padded on one side")
+        raise ValueError(
+            "each row of attention_mask must be one unbroken run of ones; to generate from a batch, pad on "
+            "the left: tokenizer.padding_side = 'left'"
+        )
     return real.int().argmax(1)
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from sparda.models import conversion_cache
 
-_CONVERTER = "v1"  # part of the cache key: raise it when a conversion comes out differently
+_CONVERTER = "v2"  # part of the cache key: raise it when a conversion comes out differently
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 

@@ -48,5 +48,6 @@ def tokenizer_from_gguf(reader: GGUFReader) -> PreTrainedTokenizerFast:
         model_max_length=field(reader, "llama.context_length"),
         chat_template=field(reader, "tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
+        padding_side="left",  # a batch that generates must end together
         **named,
     )

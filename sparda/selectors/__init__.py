@@ -2,9 +2,9 @@
 
 >>> make("random", seed=3)
 Random(seed=3)
->>> make("qurey")
+>>> make("qurey")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-ValueError: unknown selector 'qurey'; choose one of all, forecast, oracle, query, random, streaming
+ValueError: unknown selector 'qurey'; choose one of all, ...
 """
 
 from __future__ import annotations

@@ -70,3 +70,10 @@ def test_its_weights_equal_those_of_transformers(smollm2):
     assert len(ours) == 272
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name].bfloat16(), theirs[name]) for name in ours)
+
+
+@pytest.mark.model
+def test_a_batch_is_padded_on_the_left_so_that_it_can_generate(smollm2):
+    _, tokenizer = smollm2
+    batch = tokenizer(["one", "one two three four"], padding=True, return_tensors="pt")
+    assert batch["attention_mask"][0].tolist() == [0, 0, 0, 1]

@@ -78,7 +78,7 @@ def test_a_forecast_without_weights_or_without_the_layer_before_says_so():
 
 
 def test_an_unknown_selector_or_option_names_the_known_ones():
-    with pytest.raises(ValueError, match="choose one of all, forecast, oracle, query, random, streaming"):
+    with pytest.raises(ValueError, match=r"choose one of all, .*query"):
         make("qurey")
     with pytest.raises(TypeError, match=r"no option \['sed'\]; it has \['seed'\]"):
         make("random", sed=3)
