@@ -80,6 +80,10 @@ class LinkModel:
         """How many times longer compute takes beside the transfer."""
         return max(1.0, 1 + self.base + self.per_cta_slowdown * n_ctas)
 
+    def link_slowdown(self, n_ctas: int) -> float:
+        """How many times longer a transfer takes beside compute than on an idle GPU."""
+        return self.idle(n_ctas) / self.bandwidth(n_ctas)
+
     def layer(self, *, n_ctas: int, n_bytes: float, compute_us: float) -> LayerTime:
         """Time of a layer whose transfer starts with its compute (lookahead), us; no fixed costs."""
         slow, beside = self.slowdown(n_ctas), self.bandwidth(n_ctas) * 1e3  # bytes per us

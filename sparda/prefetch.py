@@ -15,6 +15,7 @@ from sparda.linkmodel import SHAPE, LinkModel, measured
 from sparda.spec import model, sparsity
 
 MODEL, RULE = model("minicpm4.1-8b"), sparsity("minicpm4.1-8b")
+HIT_RATE = 0.89  # assumed: 11 misses of 96 blocks; nothing was published for these models
 PREP_US = 10.0  # assumed: two small kernels, beside the reading of the compressed keys
 START_US = 3.0  # assumed: from the end of selection to the first byte on the link
 ASSUMED_LINK = LinkModel(
@@ -41,8 +42,8 @@ class Prefetch:
     """One decode step to price: MiniCPM4.1-8B's shapes, 32 KiB runs, layer 0 on the GPU."""
 
     batch: int = 16
-    hit_rate: float = 0.89
-    n_ctas: int = 8
+    hit_rate: float = HIT_RATE
+    n_ctas: int = 16  # what pick_ctas finds for batch 16 and above
     transport: str = "lookahead"  # lookahead | demand | none
     link_gb_per_s: float = 0.0  # on an idle GPU; 0: as measured
     n_tokens: int = 131_072
@@ -64,7 +65,7 @@ class Prefetch:
         return moved / (MODEL.n_layers - 1)
 
     def costs(self) -> simulate.LayerCosts:
-        """Modelled times of one layer, us."""
+        """Modelled times of one layer, us, each alone on the GPU."""
         sizes = {"shape": MODEL, "sparsity": RULE, "n_tokens": self.n_tokens, "batch": self.batch}
         memory = H200_RATES.kv_gb_per_s * 1e3 * MODEL.n_layers  # bytes per us and layer
         weights = costs.step_weight_bytes(shape=MODEL) / (H200_RATES.weights_gb_per_s * 1e3 * MODEL.n_layers)
@@ -72,14 +73,9 @@ class Prefetch:
             prep=PREP_US + costs.compressed_key_bytes(**sizes) / memory,
             attention=costs.selected_kv_bytes(**sizes) / memory,
             rest=weights,
-            copy=self.layer_bytes / (self.rate() * 1e3),
+            copy=self.layer_bytes / (self.link.idle(self.n_ctas) * 1e3),
             start=START_US,
         )
-
-    def rate(self) -> float:
-        """GB/s of the transfer: on demand nothing runs beside it."""
-        link = self.link
-        return link.idle(self.n_ctas) if self.transport == "demand" else link.bandwidth(self.n_ctas)
 
     def compute_us(self) -> float:
         """Modelled compute of one layer, us: the window that a transfer can hide in."""
@@ -87,19 +83,20 @@ class Prefetch:
         return layer.prep + layer.attention + layer.rest
 
     def spans(self) -> list[simulate.Span]:
-        """The simulated step."""
+        """The simulated step: compute and link slow each other down, but only while both run."""
         tasks = simulate.decode_step(self.costs(), self.n_layers, self.transport)
-        return simulate.run(tasks, slowdown=self.link.slowdown(self.n_ctas))
+        slowdown, link_slowdown = self.link.slowdown(self.n_ctas), self.link.link_slowdown(self.n_ctas)
+        return simulate.run(tasks, slowdown=slowdown, link_slowdown=link_slowdown)
 
     def note(self) -> str:
         alone, beside = self.link.idle(self.n_ctas), self.link.bandwidth(self.n_ctas)
         return (
-            f"MiniCPM4.1-8B, {self.n_tokens} tokens, batch {self.batch}, hit rate {self.hit_rate:g}, "
+            f"MiniCPM4.1-8B, {self.n_tokens} tokens, batch {self.batch}, assumed hit rate {self.hit_rate:g}, "
             f"{self.n_ctas} CTAs: {alone:.0f} GB/s alone, {beside:.0f} beside compute; {link_model()[1]}"
         )
 
 
-def pick_ctas(link: LinkModel, batches: Iterable[int], hit_rate: float = 0.89) -> dict[int, int]:
+def pick_ctas(link: LinkModel, batches: Iterable[int], hit_rate: float = HIT_RATE) -> dict[int, int]:
     """The CTA count that the link model picks for each batch."""
     steps = {batch: Prefetch(batch=batch, hit_rate=hit_rate) for batch in batches}
     return {

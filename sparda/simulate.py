@@ -69,10 +69,21 @@ def _check(tasks: Sequence[Task]) -> None:
         raise ValueError(f"nothing is called {', '.join(unknown)}; a task can only wait for a listed one")
 
 
-def run(tasks: Sequence[Task], *, slowdown: float = 1.0) -> list[Span]:
+def _paces(active: Sequence[Task], slowdown: float, link_slowdown: float) -> dict[str, float]:
+    """Time that each running task takes for a microsecond of its work: what runs beside it decides."""
+    streams = {task.stream for task in active}
+    beside = {
+        COMPUTE: slowdown if LINK in streams else 1.0,
+        LINK: link_slowdown if COMPUTE in streams else 1.0,
+    }
+    return {task.name: beside.get(task.stream, 1.0) for task in active}
+
+
+def run(tasks: Sequence[Task], *, slowdown: float = 1.0, link_slowdown: float = 1.0) -> list[Span]:
     """Simulate; spans in the order of the tasks.
 
-    slowdown : while the link is busy, compute tasks take this many times as long (>= 1)
+    slowdown      : while the link is busy, compute tasks take this many times as long (>= 1)
+    link_slowdown : while compute runs, copies take this many times as long; while it stalls, they do not
 
     Raises ValueError for unknown or doubled names, and when tasks wait for each other in a circle.
     """
@@ -91,8 +102,7 @@ def run(tasks: Sequence[Task], *, slowdown: float = 1.0) -> list[Span]:
         active = [task for task in heads if task.name in started]
         if not active:
             raise ValueError(f"deadlock: {', '.join(t.name for t in heads)} wait for each other")
-        busy = any(t.stream == LINK for t in active)
-        pace = {t.name: slowdown if busy and t.stream == COMPUTE else 1.0 for t in active}
+        pace = _paces(active, slowdown, link_slowdown)
         step = min(left[t.name] * pace[t.name] for t in active)
         now += step
         for task in active:
@@ -154,7 +164,7 @@ class LayerCosts:
     attention: float
     rest: float  # projections and FFN
     copy: float  # the misses over the link
-    start: float = 0.0  # a launch, a bell or a driver call before the copy moves its first byte
+    start: float = 0.0  # a launch, a bell or a driver call before the first byte; it stretches with the copy
 
 
 TRANSPORTS = ("none", "demand", "lookahead")

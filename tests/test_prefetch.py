@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparda import simulate
-from sparda.prefetch import ASSUMED_LINK, Prefetch, pick_ctas
+from sparda import prefetch, simulate
+from sparda.linkmodel import CTA_COUNTS
+from sparda.prefetch import ASSUMED_LINK, Prefetch, link_model, pick_ctas
 
 
 def test_eleven_misses_of_two_heads_are_22_runs_of_32_kib_a_sequence():
@@ -33,6 +34,41 @@ def test_a_perfect_hit_rate_leaves_only_the_start_of_a_copy():
     layer = Prefetch(hit_rate=1.0).costs()
     assert layer.copy == 0
     assert simulate.stall(Prefetch(hit_rate=1.0).spans()) == 0
+
+
+LINKS = pytest.mark.parametrize("link", [link_model()[0], ASSUMED_LINK], ids=["committed", "assumed"])
+
+
+def step_us(state: Prefetch) -> float:
+    return simulate.makespan(state.spans())
+
+
+@LINKS
+@pytest.mark.parametrize("hit_rate", [0.5, 0.89, 1.0])
+@pytest.mark.parametrize("n_ctas", CTA_COUNTS)
+def test_looking_ahead_is_never_slower_than_fetching_on_demand(link, hit_rate, n_ctas, monkeypatch):
+    monkeypatch.setattr(prefetch, "link_model", lambda: (link, ""))
+    for batch in (1, 2, 4, 8, 16, 32, 64):
+        state = Prefetch(batch=batch, hit_rate=hit_rate, n_ctas=n_ctas, n_layers=4)
+        times = [step_us(replace(state, transport=t)) for t in ("none", "lookahead", "demand")]
+        assert times == sorted(times)
+
+
+@LINKS
+@pytest.mark.parametrize("n_ctas", CTA_COUNTS)
+def test_one_layer_more_costs_what_the_link_model_says(link, n_ctas, monkeypatch):
+    monkeypatch.setattr(prefetch, "link_model", lambda: (link, ""))
+    monkeypatch.setattr(prefetch, "START_US", 0.0)  # the link model knows no fixed costs
+    for batch in (1, 4, 16, 64):
+        state = Prefetch(batch=batch, n_ctas=n_ctas, n_layers=8)
+        layer = link.layer(n_ctas=n_ctas, n_bytes=state.layer_bytes, compute_us=state.compute_us())
+        added = (step_us(state) - step_us(replace(state, n_layers=4))) / 4
+        assert added == pytest.approx(layer.total, rel=0.01)
+
+
+def test_the_default_count_is_the_pick_for_the_default_batch():
+    state = Prefetch()
+    assert pick_ctas(link_model()[0], [state.batch])[state.batch] == state.n_ctas
 
 
 def test_every_batch_gets_a_count():

@@ -43,6 +43,14 @@ def test_compute_beside_a_busy_link_runs_slower_until_the_link_is_idle():
     assert spans[1].end == pytest.approx(22)
 
 
+def test_a_copy_runs_slower_beside_compute_and_at_full_rate_while_compute_stalls():
+    tasks = [Task("copy", LINK, 30), Task("ffn", COMPUTE, 20), Task("attend", COMPUTE, 10, after=("copy",))]
+    copy, ffn, attend = run(tasks, slowdown=1.5, link_slowdown=2.0)
+    assert ffn.end == pytest.approx(30)  # 20 us of compute, and 15 us worth of the copy
+    assert copy.end == pytest.approx(45)
+    assert (attend.waited, attend.end) == pytest.approx((15, 55))
+
+
 @given(costs=costs, n_layers=st.integers(1, 6), slowdown=st.floats(1, 2))
 def test_no_task_starts_before_what_it_waits_for(costs, n_layers, slowdown):
     tasks = decode_step(costs, n_layers)
