@@ -1,4 +1,4 @@
-"""One decode step with prefetch, simulated: its timeline, and what share of it is stall at every batch."""
+"""One decode step with prefetch, simulated: its timeline, and its stall and rate at every batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sparda import simulate
-from sparda.figures.style import series, stamp
+from sparda.figures.style import TEXT, series, stamp
 from sparda.prefetch import Prefetch
 from sparda.units import format_seconds
 
@@ -36,7 +36,7 @@ def timeline_title(state: Prefetch, table) -> str:
 
 
 def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
-    """Compute and link as two rows of bars over time; the title speaks of the whole step."""
+    """Compute and link as two rows of bars over time, odd layers paler; the title speaks of the whole step."""
     import plotly.graph_objects as go
 
     table = timeline_table(state)
@@ -44,7 +44,13 @@ def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
     last = table.loc[table["task"] == f"rest {min(shown_layers, state.n_layers) - 1}"].iloc[0]
     for kind, index in LOOKS.items():
         rows = table[table["kind"] == kind]
-        look = {"color": series(index)["marker"]["color"], "pattern": {"shape": PATTERNS[kind]}}
+        layers = rows["task"].str.split().str[-1].astype(int)
+        look = {
+            "color": series(index)["marker"]["color"],
+            "pattern": {"shape": PATTERNS[kind]},
+            "opacity": 1 - 0.45 * (layers % 2),
+            "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
+        }
         figure.add_bar(
             y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
             customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
@@ -71,18 +77,20 @@ def batch_table(states: Sequence[Prefetch], batches: Iterable[int] = (1, 2, 4, 8
 
 
 def batch_figure(table, state: Prefetch):
-    """Share of a step that compute stands idle, against batch, one line a transport."""
-    import plotly.graph_objects as go
+    """Share of a step that compute stands idle, and tokens a second, against batch; one line a transport."""
+    from plotly.subplots import make_subplots
 
-    figure = go.Figure()
+    figure = make_subplots(cols=2, horizontal_spacing=0.12)
     for index, (transport, rows) in enumerate(table.groupby("transport", sort=False)):
-        share = 100 * rows["stall_ms"] / rows["step_ms"]
-        figure.add_scatter(
-            x=rows["batch"], y=share, name=str(transport), mode="lines+markers", **series(index)
+        look = {"name": str(transport), "legendgroup": str(transport), "mode": "lines+markers"} | series(
+            index
         )
+        share = 100 * rows["stall_ms"] / rows["step_ms"]
+        figure.add_scatter(x=rows["batch"], y=share, **look, row=1, col=1)
+        figure.add_scatter(x=rows["batch"], y=rows["tokens_per_s"], showlegend=False, **look, row=1, col=2)
     figure.update_xaxes(title="batch", type="log", tickvals=sorted(set(table["batch"])))
-    figure.update_yaxes(title="stall, % of the step", rangemode="tozero")
+    figure.update_yaxes(title="stall, % of the step", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title="tok/s", rangemode="tozero", row=1, col=2)
     figure.update_layout(title_text="Looking one layer ahead hides the link until the link itself is full")
-    return stamp(
-        figure, "simulated", replace(state, batch=1).note().replace("batch 1, ", ""), where="event simulator"
-    )
+    note = replace(state, batch=1).note().replace("batch 1, ", "")
+    return stamp(figure, "simulated", note, where="event simulator")

@@ -6,25 +6,31 @@ from collections.abc import Iterable
 
 from sparda.figures.style import series, stamp
 from sparda.linkmodel import CTA_COUNTS, LinkModel
-from sparda.prefetch import Prefetch, pick_ctas
+from sparda.prefetch import HIT_RATE, Prefetch, pick_ctas
 
 TICKS = [1, 2, 4, 8, 16, 32, 64, 132]
+ENGINE = 0.5  # the place of the copy engine on the axis: it takes no CTA
+PERCENT = [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
 
 def paper_ctas(batch: int) -> int:
-    """The published rule on an H100: 16 CTAs below batch 32, else 32 (data/paper/table7_ctas.csv)."""
+    """The paper's rule on an H100: 16 CTAs, from batch 32 on 32 (data/paper/table7_ctas.csv).
+
+    The released code differs: there batch 17 has 32 already.
+    """
     return 16 if batch < 32 else 32
 
 
 def curves_figure(table, fitted: LinkModel, *, where: str):
     """Measured GB/s and slow-down of compute against CTAs, with the fitted curves through them.
 
-    table : transfer.csv, the rows of one shape of a CTA
+    table : transfer.csv, the rows of one shape of a CTA and those of the copy engine (left of one CTA)
     """
     from plotly.subplots import make_subplots
 
     figure = make_subplots(cols=2, horizontal_spacing=0.12)
-    rows = table[table["transport"] == "uva"]
+    engine = table["transport"] == "copy_engine"
+    rows = table.assign(n_ctas=table["n_ctas"].mask(engine, ENGINE))
     for index, (beside, part) in enumerate(rows.groupby("beside", sort=False)):
         look = {"name": f"{beside}, measured", "mode": "markers", "legendgroup": beside, **series(index)}
         figure.add_scatter(x=part["n_ctas"], y=part["gb_per_s"], **look, row=1, col=1)
@@ -39,14 +45,20 @@ def curves_figure(table, fitted: LinkModel, *, where: str):
     }
     for name, (index, col, values) in curves.items():
         figure.add_scatter(x=counts, y=values, mode="lines", name=name, **series(index), row=1, col=col)
-    figure.update_xaxes(title="CTAs", type="log", tickvals=TICKS)
+    names = ["copy<br>engine", *map(str, TICKS)]
+    figure.update_xaxes(title="CTAs", type="log", tickvals=[ENGINE, *TICKS], ticktext=names, tickangle=0)
     figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title="slow-down of compute, %", range=[0, 60], row=1, col=2)
+    figure.update_yaxes(title="slow-down of compute, % (log)", type="log", tickvals=PERCENT, row=1, col=2)
     figure.update_layout(title_text="Rate of the gather, and what it costs compute")
-    return stamp(figure, "measured", "32 KiB runs; each side timed inside the other", where=where)
+    return stamp(
+        figure,
+        "measured",
+        "32 KiB runs; copy engine: one large copy; each side timed inside the other",
+        where=where,
+    )
 
 
-def ctas_table(fitted: LinkModel, batches: Iterable[int] = (4, 16, 64), hit_rate: float = 0.89):
+def ctas_table(fitted: LinkModel, batches: Iterable[int] = (4, 16, 64), hit_rate: float = HIT_RATE):
     """Columns batch, n_ctas, layer_us, best, paper: modelled time of a layer for every CTA count."""
     import pandas as pd
 
@@ -79,6 +91,6 @@ def ctas_figure(table, note: str = ""):
             name=f"paper's rule, batch {batch}",
         )
     figure.update_xaxes(title="CTAs", type="log", tickvals=TICKS)
-    figure.update_yaxes(title="time of a layer / best", range=[0.98, 2])
+    figure.update_yaxes(title="time of a layer / best", range=[0.99, 1.2])  # few CTAs leave the top
     figure.update_layout(title_text="Time of a layer by CTA count (large marker: the pick)")
     return stamp(figure, "modelled", note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import fields, replace
 from typing import Any
 
@@ -59,18 +60,25 @@ def _controls(state: Prefetch) -> dict:
     }
 
 
+def _narrow(state: Prefetch):
+    """The timeline with its stamp wrapped for the width of a notebook's cell."""
+    figure = timeline_figure(state)
+    lines = textwrap.wrap(figure.layout.meta["stamp"], 76)
+    return figure.update_layout(title_subtitle_text="<br>".join(lines), margin_t=60 + 18 * len(lines))
+
+
 def _live(state: Prefetch):
     import ipywidgets as W
     import plotly.graph_objects as go
 
-    chart: Any = go.FigureWidget(timeline_figure(state))
+    chart: Any = go.FigureWidget(_narrow(state))
     controls = _controls(state)
 
     def redraw(_change):
-        fresh: Any = timeline_figure(replace(state, **{name: c.value for name, c in controls.items()}))
+        fresh: Any = _narrow(replace(state, **{name: c.value for name, c in controls.items()}))
         with chart.batch_update():
             for old, new in zip(chart.data, fresh.data, strict=True):
-                old.update(x=new.x, y=new.y, base=new.base, customdata=new.customdata)
+                old.update(x=new.x, y=new.y, base=new.base, customdata=new.customdata, marker=new.marker)
             chart.layout.title = fresh.layout.title
             chart.layout.xaxis.range = fresh.layout.xaxis.range
 

@@ -11,7 +11,7 @@ from sparda.figures.prefetch_timeline import (
     timeline_figure,
     timeline_table,
 )
-from sparda.figures.transfer import ctas_figure, ctas_table, curves_figure, paper_ctas
+from sparda.figures.transfer import ENGINE, ctas_figure, ctas_table, curves_figure, paper_ctas
 from sparda.prefetch import ASSUMED_LINK, Prefetch
 
 pytest.importorskip("plotly")
@@ -51,6 +51,34 @@ def test_measured_curves_carry_the_stamp_of_their_run():
     figure = curves_figure(pd.DataFrame(rows, columns=columns), ASSUMED_LINK, where="a device · a day")
     assert figure.layout.meta["status"] == "measured"
     assert "a device" in figure.layout.meta["stamp"]
+
+
+def test_the_worst_slow_down_and_the_copy_engine_are_drawn():
+    rows = [("uva", "attention", 1, 9.0, 1.05), ("uva", "attention", 32, 46.0, 3.2)]
+    rows += [("uva", "attention", 8, 40.0, 1.1), ("copy_engine", "attention", 0, 53.0, 1.04)]
+    columns = ["transport", "beside", "n_ctas", "gb_per_s", "slowdown"]
+    figure = curves_figure(pd.DataFrame(rows, columns=columns), ASSUMED_LINK, where="a device")
+    slow = next(trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "markers")
+    assert figure.layout.yaxis2.type == "log" and figure.layout.yaxis2.range is None
+    assert max(slow.y) == pytest.approx(220)
+    assert min(slow.x) == ENGINE
+
+
+def test_the_gain_shows_as_stall_and_as_rate():
+    table = batch_table([Prefetch(transport=t) for t in ("demand", "lookahead")], batches=(16, 64))
+    figure = batch_figure(table, Prefetch())
+    assert [figure.layout[axis].title.text for axis in ("yaxis", "yaxis2")] == [
+        "stall, % of the step",
+        "tok/s",
+    ]
+    demand, ahead = (part["tokens_per_s"] for _, part in table.groupby("transport", sort=False))
+    assert (ahead.values > demand.values).all()
+
+
+def test_copies_of_neighbouring_layers_differ_in_shade():
+    copies = next(bar for bar in timeline_figure(Prefetch(n_layers=5)).data if bar.name == "copy")
+    assert all(a != b for a, b in zip(copies.marker.opacity, copies.marker.opacity[1:], strict=False))
+    assert copies.marker.line.width == 1
 
 
 def test_an_unmeasured_device_gives_nothing(tmp_path):

@@ -35,6 +35,11 @@ def test_without_overlap_every_copy_is_stall():
     assert stall_share(box) > ahead
 
 
+def test_no_line_of_the_live_stamp_is_wider_than_a_cell():
+    lines = explore_prefetch(live=True).children[-1].layout.title.subtitle.text.split("<br>")
+    assert max(map(len, lines)) <= 76
+
+
 def test_a_build_gets_three_figures():
     figures = explore_prefetch(live=False)
     assert len(figures) == 3
