@@ -85,7 +85,7 @@ def choose(*tensors: Tensor | None) -> Backend:
 
 def _choose_cuda(device: torch.device) -> Backend:
     if not HAS_TRITON:
-        raise RuntimeError("CUDA tensors need Triton: pip install 'sparda[kernels]', or pass CPU tensors")
+        raise RuntimeError("CUDA tensors need Triton: run `pip install triton`, or pass CPU tensors")
     if interpreter_loaded():
         raise RuntimeError(
             "CUDA tensors cannot run under the Triton interpreter; start Python without TRITON_INTERPRET"

@@ -86,11 +86,11 @@ def gather_misses(
     """
     backend = choose(slots, src, dst, count)
     check_transfer(host, slots, src, dst, count)
-    if backend == "torch":
-        return gather_misses_reference(host, slots, src, dst, count)
     if min(n_ctas, stages) < 1:
         raise ValueError(f"n_ctas and stages must be at least 1, got {n_ctas} and {stages}")
     run, segment = run_words(slots), segment_words(slots, segment_bytes)
+    if backend == "torch":
+        return gather_misses_reference(host, slots, src, dst, count)
     gather_misses_kernel[(n_ctas,)](
         as_words(host), as_words(slots), src, dst, count,
         RUN=run, SEGMENT=segment, STAGES=stages, num_warps=num_warps,
@@ -120,6 +120,10 @@ def check_transfer(host: Tensor, slots: Tensor, src: Tensor, dst: Tensor, count:
         if n and not 0 <= int(ids.min()) <= int(ids.max()) < runs:
             found = f"{int(ids.min())}..{int(ids.max())}"
             raise ValueError(f"{name} holds run indices {found}; the store has runs 0..{runs - 1}")
+    if dst[:n].unique().numel() != n:
+        raise ValueError(
+            "dst names a run twice: two misses would race for one slot; use topk_difference's list"
+        )
 
 
 def run_words(slots: Tensor) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparda import cache as reference
+from sparda.blocks import count_windows
 from sparda.cache import LayerCache
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
@@ -185,4 +186,10 @@ def _check_ranges(positions, tail_slot, n_angles: int, cache: LayerCache, sparsi
         raise ValueError(
             f"block {high // sparsity.block_size} has no place among the host's {cache.host.shape[2]}; "
             "allocate the host store for the longest sequence"
+        )
+    n_windows = count_windows(high + 1, sparsity)
+    if n_windows > cache.compressed.shape[2]:
+        raise ValueError(
+            f"position {high} completes compressed key {n_windows}, but there is room for "
+            f"{cache.compressed.shape[2]}; allocate compressed for the longest sequence"
         )

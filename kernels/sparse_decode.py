@@ -134,6 +134,8 @@ def sparse_decode(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     out = torch.empty_like(q) if out is None else out
     backend.expect("out", out, tuple(q.shape), q.dtype)
+    if not len(q):
+        return out
     if where == "torch":
         return out.copy_(_reference(q, slots, slot_ids, block_ids, lengths, scale))
     return _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles)
@@ -226,10 +228,13 @@ def _check(q, slots, slot_ids, block_ids, lengths) -> None:
         raise ValueError(f"{q.shape[1]} query heads cannot be grouped over {n_kv} KV heads")
     if not backend.check_values(q):
         return
-    if slot_ids.numel() and int(slot_ids.max()) >= n_slots:
+    if slot_ids.numel() and not -1 <= int(slot_ids.min()) <= int(slot_ids.max()) < n_slots:
         raise ValueError(
-            f"slot {int(slot_ids.max())} is out of range: the cache holds {n_slots} slots per head"
+            f"slots {int(slot_ids.min())}..{int(slot_ids.max())} are out of range: the cache holds {n_slots} "
+            "slots per head, and an empty place is -1"
         )
+    if lengths.numel() and int(lengths.min()) < 0:
+        raise ValueError(f"lengths must not be negative, got {int(lengths.min())}")
     behind = block_ids.amax(dim=(1, 2)).long() * size >= lengths.clamp(min=1) if block_ids.numel() else None
     if behind is not None and bool(behind.any()):
         sequence = int(behind.nonzero()[0])

@@ -168,6 +168,10 @@ def _check(q, k, v, block_ids, positions, size) -> None:
         raise ValueError(f"{n_tokens} tokens are more than 32768 blocks of {size}; raise the block size")
     if not backend.check_values(q) or not block_ids.numel():
         return
+    if int(positions.max()) >= n_tokens or int(positions.min()) < 0:
+        raise ValueError(f"positions must lie in 0..{n_tokens - 1}, the tokens that have keys")
+    if int(block_ids.min()) < -1:
+        raise ValueError(f"block_ids hold {int(block_ids.min())}; an empty place is -1")
     if int(block_ids.max()) * size >= n_tokens:
         raise ValueError(
             f"block {int(block_ids.max())} starts after the last of {n_tokens} keys (block_size {size}); the "

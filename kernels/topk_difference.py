@@ -121,8 +121,8 @@ def topk_difference(
     _check_maps(slot_block, block_slot)
     if out is None:
         out = Selection.empty(batch, heads, budget, n_slots, block_scores.device)
-    backend.expect("out.block_ids", out.block_ids, (batch, heads, budget), torch.int32)
-    backend.expect("out.scratch", out.scratch, (batch, heads, n_slots), torch.int32)
+    _check_out(out, batch, heads, budget, n_slots)
+    backend.choose(block_scores, *vars(out).values())
     if where == "torch":
         ids = blocks.select_blocks(block_scores[:, :, None], positions[:, None].long(), sparsity)[:, :, 0]
         return difference(ids, positions, slot_block, block_slot, sparsity.block_size, out)
@@ -138,13 +138,27 @@ def topk_difference(
 WARPS = 8  # fastest on an H200 at 2,048 blocks
 
 
+def _check_out(out: Selection, batch: int, heads: int, budget: int, n_slots: int) -> None:
+    most = batch * heads * budget
+    shapes = {
+        "block_ids": (batch, heads, budget), "slot_ids": (batch, heads, budget), "tail_slot": (batch, heads),
+        "src": (most,), "dst": (most,), "count": (1,), "scratch": (batch, heads, n_slots),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        backend.expect(f"out.{name}", getattr(out, name), shape, torch.int32)
+    backend.expect("out.ticket", out.ticket, (1,), torch.int64)
+
+
 def _check_maps(slot_block: Tensor, block_slot: Tensor) -> None:
     """Maps must be each other's inverse: checked on the CPU, and on a GPU with SPARDA_CHECK=1."""
     if not backend.check_values(slot_block):
         return
     n_blocks = block_slot.shape[-1]
-    if int(slot_block.max()) >= n_blocks:
-        raise ValueError(f"slot_block names block {int(slot_block.max())}, but there are {n_blocks} blocks")
+    if not -1 <= int(slot_block.min()) <= int(slot_block.max()) < n_blocks:
+        raise ValueError(
+            f"slot_block names blocks {int(slot_block.min())} to {int(slot_block.max())}, but may only name "
+            f"0 to {n_blocks - 1}, or -1 for empty"
+        )
     slots = torch.arange(slot_block.shape[-1], device=slot_block.device).expand_as(slot_block)
     back = block_slot.gather(-1, slot_block.clamp(min=0).long())
     n_held = (slot_block >= 0).sum()

@@ -178,5 +178,5 @@ def _check_scores(block_scores: Tensor, own: Tensor, n_blocks: int) -> None:
         raise ValueError(f"block_scores must be [B, H, T_q, N], got shape {list(block_scores.shape)}")
     if own.numel() and int(own.max()) >= n_blocks:
         raise ValueError(f"a query sits in block {int(own.max())}, but only {n_blocks} blocks have scores")
-    if torch.isnan(block_scores).any():
-        raise ValueError("block scores hold NaN; check the keys and queries that they came from")
+    if (torch.isnan(block_scores) | torch.isposinf(block_scores)).any():
+        raise ValueError("block scores hold NaN or +inf; check the keys and queries that they came from")

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("\nsparda: stopped by Ctrl-C; what was built before is untouched", file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:
-        print(f"sparda: the package {error.name} is missing; run `make install`", file=sys.stderr)
+        print(f"sparda: the package {error.name} is missing; run `make -B install`", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno not in DISK:

@@ -47,7 +47,7 @@ def report() -> str:
     for what, packages in NEEDS.items():
         missing = [name for name in packages if find_spec(name) is None]
         lines.append(
-            _line(what, not missing, "installed", f"{', '.join(missing)} missing; run `make install`")
+            _line(what, not missing, "installed", f"{', '.join(missing)} missing; run `make -B install`")
         )
     problem = weights_problem()
     lines.append(_line("SmolLM2 weights", problem is None, "found and intact", str(problem)))

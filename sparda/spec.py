@@ -76,6 +76,9 @@ class Sparsity:
     visibility: Visibility = "end"
 
     def __post_init__(self):
+        for name in ("budget_blocks", "block_size", "init_blocks", "local_blocks", "window", "stride"):
+            if not isinstance(getattr(self, name), int):
+                raise TypeError(f"{name} is a whole number, got {getattr(self, name)!r}")
         if min(self.budget_blocks, self.block_size, self.window, self.stride) < 1:
             raise ValueError("budget_blocks, block_size, window and stride must be at least 1")
         if min(self.init_blocks, self.local_blocks) < 0:

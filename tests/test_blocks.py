@@ -167,6 +167,18 @@ def test_the_reference_path_selects_from_2048_blocks_at_128k_tokens():
     assert ids.max() == 2047
 
 
+@pytest.mark.parametrize("wrong", [4.5, "8", None])
+def test_sizes_are_whole_numbers(wrong):
+    with pytest.raises(TypeError, match="budget_blocks is a whole number"):
+        Sparsity(budget_blocks=wrong)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_score_that_could_displace_a_forced_block_is_refused(bad):
+    with pytest.raises(ValueError, match=r"NaN or \+inf"):
+        blocks.select_blocks(torch.full((1, 1, 1, 3), bad), torch.tensor([[0]]), FAR)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

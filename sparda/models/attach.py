@@ -76,7 +76,7 @@ class Attachment:
 @contextmanager
 def attach(
     model: nn.Module, *, selector: str | Selector = "query", sparsity: Sparsity,
-    phases: Collection[str] = PHASES, probe: bool | Probe = False, **selector_options,
+    phases: str | Collection[str] = PHASES, probe: bool | Probe = False, **selector_options,
 ) -> Iterator[Attachment]:  # fmt: skip
     """Serve the model's attention by a selector while the context is open.
 
@@ -88,7 +88,10 @@ def attach(
     Raises ValueError for an unknown selector or phase, TypeError for a model that cannot be served,
     RuntimeError if the model is already attached.
     """
-    if unknown := set(phases) - set(PHASES):
+    if not isinstance(sparsity, Sparsity):
+        raise TypeError(f"sparsity is a sparda.Sparsity, such as Sparsity(budget_blocks=8), got {sparsity!r}")
+    phases = {phases} if isinstance(phases, str) else set(phases)
+    if unknown := phases - set(PHASES):
         raise ValueError(f"unknown phases {sorted(unknown)}; choose from {', '.join(PHASES)}")
     watcher = Probe() if probe is True else probe or None
     attachment = Attachment(make(selector, **selector_options), sparsity, frozenset(phases), watcher)
@@ -161,7 +164,9 @@ def _attention_function(module, query, key, value, attention_mask, scaling=None,
     return out.transpose(1, 2).contiguous(), None
 
 
-def _mask_function(batch_size, q_length, kv_length, mask_function=None, attention_mask=None, **kwargs):
+def _mask_function(
+    batch_size, q_length, kv_length, q_offset=0, mask_function=None, attention_mask=None, **kwargs
+):
     """Keep the 2-D padding mask [B, T] (or None): positions already say what is causal."""
     from transformers.masking_utils import causal_mask_function
 
@@ -170,8 +175,11 @@ def _mask_function(batch_size, q_length, kv_length, mask_function=None, attentio
             "attach() serves plain causal attention; packed sequences, sliding windows and custom masks "
             "need one sequence per row and a model without them"
         )
-    if attention_mask is not None and attention_mask.shape[-1] != kv_length:
-        raise TypeError("attach() needs a cache that grows with the text; do not use a static cache here")
+    if int(q_offset) + q_length != kv_length:
+        raise TypeError(
+            "attach() needs a cache that grows with the text, and this one has its full length already; "
+            "use transformers' DynamicCache, the default, and not a static cache"
+        )
     return attention_mask
 
 
@@ -183,7 +191,7 @@ def _left_padding(mask: Tensor | None, k: Tensor) -> Tensor:
         raise TypeError("attach() takes a 2-D attention_mask [B, T]; masks of other shapes are not supported")
     real = mask.bool()
     changes = (real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0].int()
-    if bool((changes != 1).any()):
+    if bool((changes > 1).any()):  # none at all: a chunk of a longer prompt may be padding only
         raise ValueError(
             "each row of attention_mask must be one unbroken run of ones; to generate from a batch, pad on "
             "the left: tokenizer.padding_side = 'left'"

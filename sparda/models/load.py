@@ -122,7 +122,7 @@ def packaged_file(name: str) -> Path:
     path = next((Path(str(f.locate())) for f in files if f.name == known.file), None)
     if path is None:
         raise FileNotFoundError(
-            f"the weights of {name} are not installed; run `{known.install}` or `make install`"
+            f"the weights of {name} are not installed; run `{known.install}` or `make -B install`"
         )
     if not path.is_file() or (found := conversion_cache.sha256(path)) != known.sha256:
         what = f"has SHA-256 {found[:12]}…, not {known.sha256[:12]}…" if path.is_file() else "is missing"
@@ -137,6 +137,8 @@ def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_co
     """Load a directory or hub id through transformers, from safetensors only."""
     transformers = _need("transformers")
     asked = {"trust_remote_code": trust_remote_code}
+    if not Path(where).is_dir() and not _hub_answers(where):
+        asked["local_files_only"] = True  # what was fetched earlier still loads, without a minute of retries
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             where, dtype=dtype or "auto", use_safetensors=True, **asked
@@ -156,6 +158,20 @@ def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_co
         ) from None
 
 
+def _hub_answers(hub_id: str) -> bool:
+    """Whether the hub says anything about this id, be it that it does not exist."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(hub_id, timeout=10)
+    except HfHubHTTPError:
+        return True
+    except Exception:  # no network, no name service, or offline mode: each library has errors of its own
+        return False
+    return True
+
+
 def _check_directory(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
@@ -173,7 +189,8 @@ def _need(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"loading a model needs the package {package} ({error}); run `pip install 'sparda[models]'`"
+            f"loading a model needs the package {package} ({error}); run `make -B install` in the "
+            "checkout, or `pip install transformers gguf`"
         ) from None
 
 

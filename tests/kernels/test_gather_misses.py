@@ -119,3 +119,10 @@ def test_ordinary_host_memory_is_refused(cuda):
     case[0] = torch.empty(case[0].shape)
     with pytest.raises(ValueError, match="pinned_empty"):
         gather_misses(*case)
+
+
+def test_two_misses_for_one_slot_are_refused(reference_only):
+    case = random_case("cpu", misses=3)
+    case.dst[1] = case.dst[0]
+    with pytest.raises(ValueError, match="race for one slot"):
+        gather_misses(*case)

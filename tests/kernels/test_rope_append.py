@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -119,3 +121,11 @@ def test_it_compiles_without_spills(compiled):
         constexprs=sizes | {"TO_HOST": True, "HAS_F": True}, num_warps=4,
     )  # fmt: skip
     assert made["usage"]["local"] == 0
+
+
+def test_a_full_store_of_compressed_keys_is_refused(reference_only):
+    whole = layer(1, torch.float32, "cpu")
+    short = replace(whole, compressed=whole.compressed[:, :, :1].contiguous())
+    tail = torch.zeros(1, HEADS, dtype=torch.int32)
+    with pytest.raises(ValueError, match="allocate compressed for the longest sequence"):
+        rope_append(*token(1, 2, torch.float32, "cpu"), *angles("cpu"), torch.tensor([47]), tail, short, RULE)

@@ -138,7 +138,7 @@ def test_the_torch_backend_follows_the_rule(reference_only, error):
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"slot_ids": torch.full((1, 2, 4), 6, dtype=torch.int32)}, ValueError, "slot 6 is out of range"),
+        ({"slot_ids": torch.full((1, 2, 4), 6, dtype=torch.int32)}, ValueError, "6 are out of range"),
         (
             {"block_ids": torch.full((1, 2, 4), 2, dtype=torch.int32)},
             ValueError,

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,6 +69,18 @@ def test_a_repeated_step_misses_nothing(device):
     first = topk_difference(scores, positions, *maps, SMALL)
     assert int(first.count) == 2 * 5  # the own block is new: no copy
     assert int(topk_difference(scores, positions, *maps, SMALL).count) == 0
+
+
+def test_buffers_of_another_size_are_refused_before_anything_is_written(reference_only):
+    maps, scores = cache.empty_maps(1, 1, 6, 20), torch.rand(1, 1, 20)
+    out, rule = Selection.empty(1, 1, 6, 6, torch.device("cpu")), Sparsity(6, local_blocks=1)
+    for name in ("slot_ids", "tail_slot", "src", "dst", "count", "ticket"):
+        short = replace(out, **{name: getattr(out, name).flatten()[:0]})
+        with pytest.raises(ValueError, match=f"out.{name}"):
+            topk_difference(scores, torch.tensor([1200]), *maps, rule, out=short)
+    maps[0][0, 0, 2] = -7
+    with pytest.raises(ValueError, match="-1 for empty"):
+        topk_difference(scores, torch.tensor([1200]), *maps, rule)
 
 
 @pytest.mark.gpu

