@@ -36,7 +36,7 @@ def timeline_title(state: Prefetch, table) -> str:
 
 
 def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
-    """Compute and link as two rows of bars over time, odd layers paler; the title speaks of the whole step."""
+    """Compute and link as two rows of bars over time, odd layers paler; the title is about the whole step."""
     import plotly.graph_objects as go
 
     table = timeline_table(state)
@@ -44,11 +44,11 @@ def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
     last = table.loc[table["task"] == f"rest {min(shown_layers, state.n_layers) - 1}"].iloc[0]
     for kind, index in LOOKS.items():
         rows = table[table["kind"] == kind]
-        layers = rows["task"].str.split().str[-1].astype(int)
+        odd = [int(task.split()[-1]) % 2 for task in rows["task"]]
         look = {
             "color": series(index)["marker"]["color"],
             "pattern": {"shape": PATTERNS[kind]},
-            "opacity": 1 - 0.45 * (layers % 2),
+            "opacity": [0.55 if is_odd else 1.0 for is_odd in odd],
             "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
         }
         figure.add_bar(

@@ -62,7 +62,7 @@ def _controls(state: Prefetch) -> dict:
 
 def _narrow(state: Prefetch):
     """The timeline with its stamp wrapped for the width of a notebook's cell."""
-    figure = timeline_figure(state)
+    figure: Any = timeline_figure(state)
     lines = textwrap.wrap(figure.layout.meta["stamp"], 76)
     return figure.update_layout(title_subtitle_text="<br>".join(lines), margin_t=60 + 18 * len(lines))
 

@@ -59,7 +59,8 @@ def test_the_worst_slow_down_and_the_copy_engine_are_drawn():
     columns = ["transport", "beside", "n_ctas", "gb_per_s", "slowdown"]
     figure = curves_figure(pd.DataFrame(rows, columns=columns), ASSUMED_LINK, where="a device")
     slow = next(trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "markers")
-    assert figure.layout.yaxis2.type == "log" and figure.layout.yaxis2.range is None
+    assert figure.layout.yaxis2.type == "log"
+    assert figure.layout.yaxis2.range is None
     assert max(slow.y) == pytest.approx(220)
     assert min(slow.x) == ENGINE
 
