@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, tensor
 
 from sparda.models.attach import attach
+from sparda.models.probe import Probe
 from sparda.spec import Sparsity
 from sparda.tasks import Needle
 
@@ -100,18 +101,30 @@ def sweep(
     """Ask every document under every (selector, budget): a table of one row per reply.
 
     Question and answer are sparse; the reply starts with REPLY_START. Columns selector, budget_blocks,
-    needle (place in ``documents``), needle_block, answer, reply, right.
+    needle (place in ``documents``), needle_block, answer, reply, right, reads_needle (share of all layers'
+    KV heads that read the needle's block as the first digit, or without one the first token, is chosen).
     """
     import pandas as pd
 
     rows = []
     for selector, budget in tries:
-        with attach(model, selector=selector, sparsity=replace(rule, budget_blocks=budget)):
+        sparsity = replace(rule, budget_blocks=budget)
+        with attach(model, selector=selector, sparsity=sparsity, probe=True) as watched:
             for place, document in enumerate(documents):
+                watched.probe.clear()
                 reply = ask(model, tokenizer, document, start=REPLY_START, max_new_tokens=_NUMBER_TOKENS)
                 block = document.needle.number[0] // rule.block_size
+                found = any(c.isdigit() for c in reply.text)
+                step = first_digit(tokenizer, reply) if found else 0
+                said = (document.needle.answer, reply.text.strip(), reply.right)
                 rows.append(
-                    (selector, budget, place, block, document.needle.answer, reply.text.strip(), reply.right)
+                    (selector, budget, place, block, *said, share_reading(watched.probe, step, block))
                 )
     columns = ["selector", "budget_blocks", "needle", "needle_block", "answer", "reply", "right"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*columns, "reads_needle"])
+
+
+def share_reading(probe: Probe, step: int, block: int) -> float:
+    """Share (0 to 1) of all layers' KV heads whose last query reads ``block`` in one forward pass."""
+    lists = torch.stack([record.block_ids[0, :, -1] for record in probe.records if record.step == step])
+    return (lists == block).any(-1).float().mean().item()  # lists: [L, H, k]

@@ -50,6 +50,7 @@ def test_a_sweep_has_a_row_for_each_try_and_leaves_the_document_unchanged(smollm
         ["all", 13, True],
         ["streaming", 3, False],
     ]
+    assert table["reads_needle"].tolist() == [1, 0]  # the needle is in none of streaming's blocks
     assert torch.equal(document.cache.layers[3].keys, keys)
     with sparda.attach(smollm2[0], sparsity=RULE, probe=True) as watched:
         needle.ask(*smollm2, document, start=needle.REPLY_START, max_new_tokens=2)

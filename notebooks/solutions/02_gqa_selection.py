@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 02 · Who may be read: solutions
+# # 02 · Which blocks may a query read: solutions
 
 
 # %% [markdown]

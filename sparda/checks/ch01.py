@@ -32,7 +32,7 @@ def ch01_ex1(student) -> Verdict:
 @checker
 def ch01_ex2(student) -> Verdict:
     """student(*, memory_bytes, weight_bytes, bytes_per_sequence) -> whole sequences that fit, at least 0."""
-    cases = ((100, 20, 30, 2), (100, 10, 30, 3), (100, 120, 30, 0), (10**12, 0, 1, 10**12))
+    cases = ((100, 20, 30, 2), (100, 10, 30, 3), (100, 120, 30, 0), (100, 200, 30, 0), (10**12, 0, 1, 10**12))
     for memory, weights, each, want in cases:
         got = student(memory_bytes=memory, weight_bytes=weights, bytes_per_sequence=each)
         if got != int(got):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, replace
 
 from sparda import costs
@@ -114,12 +115,14 @@ def scenario_figure(scenario: Scenario):
         x=rows["item"], y=rows["value"], name="capacity", mode="markers", marker=look, row=1, col=1
     )
     colour = series(3)["marker"]["color"]
-    labels = [item.replace(" ", "<br>", 1) for item in time["item"]]
+    labels = ["<br>".join(textwrap.wrap(item, 9)) for item in time["item"]]
     figure.add_bar(x=labels, y=time["value"], name="one step", marker_color=colour, row=1, col=2)
     figure.update_yaxes(title="GPU memory, GiB", row=1, col=1)
+    figure.update_xaxes(tickangle=0, row=1, col=2)
     log = {"type": "log", "dtick": 1, "autorangeoptions": {"include": [0.1, 1000]}}
     figure.update_yaxes(title="one decode step, ms", row=1, col=2, **log)
     figure.update_layout(barmode="stack", title_text=scenario_title(scenario), title_font_size=14)
     note = f"{scenario.model}, {scenario.n_tokens} tokens, batch {scenario.batch}, "
     note += f"k {scenario.budget_blocks}, hit rate {scenario.hit_rate:g}"
-    return stamp(figure, "modelled", note, where=f"datasheet peaks of {scenario.card.name}")
+    where = f"datasheet memory of {scenario.card.name}, link {scenario.card.link_gb_per_s:g} GB/s"
+    return stamp(figure, "modelled", note, where=where, line_chars=80)  # a live one is narrow

@@ -115,7 +115,7 @@ def score_map_figure(
     figure.update_yaxes(title="query, token position", autorange="reversed", row=1, col=1)
     figure.update_yaxes(title="attention mass", row=2, col=1)
     figure.update_xaxes(title="block", row=2, col=1)
-    stamp(figure, "measured", note, where=where)
+    stamp(figure, "measured", note, where=where, line_chars=80)  # beside a notebook's margins
     return figure.update_layout(height=640, legend={"y": 0.22})  # beside the bars; the colour bar is above
 
 
@@ -123,10 +123,10 @@ def _heat_map(table):
     import plotly.graph_objects as go
 
     grid = table.pivot(index="position", columns="block", values="score")
-    score = grid.to_numpy(dtype="float32")
+    score = grid.to_numpy(dtype="float64")
     seen = np.isfinite(score)
-    colour = np.full_like(score, np.nan)
-    colour[seen] = np.log10(np.maximum(score[seen], _LEAST_SCORE))
+    colour = np.full(score.shape, None, dtype=object)  # None, not NaN: a live figure is sent as JSON
+    colour[seen] = np.log10(np.maximum(score[seen], _LEAST_SCORE)).round(3)
     return go.Heatmap(
         x=grid.columns.to_numpy(), y=grid.index.to_numpy(), z=colour, colorscale=HEAT,
         zmin=np.log10(_LEAST_SCORE), zmax=0.5, hoverongaps=False,
@@ -153,9 +153,10 @@ def _bars(query, choice: str, pattern: str, hover: Sequence[str]):
     index = ["forced", "learned", "left out"].index(choice)
     colour = TEXT if choice == "left out" else series(index)["marker"]["color"]
     ours = query["choice"] == choice
+    texts = [text if mine else "" for text, mine in zip(hover, ours, strict=True)]
     return go.Bar(
-        x=query["block"], y=query["mass"].where(ours), name=f"mass, {choice}",
-        customdata=[text if mine else "" for text, mine in zip(hover, ours, strict=True)], marker={"color": colour, "pattern": {"shape": pattern}},
+        x=query["block"], y=query["mass"].astype(object).where(ours, None), name=f"mass, {choice}",
+        customdata=texts, marker={"color": colour, "pattern": {"shape": pattern}},
         hovertemplate="block %{x}: %{y:.3f}<br>%{customdata}<extra></extra>",
     )  # fmt: skip
 

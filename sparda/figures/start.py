@@ -56,9 +56,13 @@ def blocks_read_figure(table, *, note: str = "", where: str | None = None):
 
 
 def right_answers(replies):
-    """Count the right answers of ``needle.sweep``: columns selector, budget_blocks, right, asked."""
-    groups = replies.groupby(["selector", "budget_blocks"], sort=False)["right"]
-    return groups.agg(right="sum", asked="count").reset_index()
+    """Count the right answers of ``needle.sweep``.
+
+    Columns selector, budget_blocks, right, asked, reads_needle (the mean over the prompts).
+    """
+    groups = replies.groupby(["selector", "budget_blocks"], sort=False)
+    means = {"right": ("right", "sum"), "asked": ("right", "count"), "reads_needle": ("reads_needle", "mean")}
+    return groups.agg(**means).reset_index()
 
 
 def budget_figure(counts, *, note: str = "", where: str | None = None):

@@ -57,12 +57,13 @@ def template():
     )
 
 
-def stamp(fig, status: str, note: str = "", *, where: str | None = None):
+def stamp(fig, status: str, note: str = "", *, where: str | None = None, line_chars: int = 105):
     """Give ``fig`` the house template and its stamp line under the title; return ``fig``.
 
     status : "measured", "modelled" or "simulated"
     note   : what a reader must know besides: model, text, context, hit rate
     where  : device, date and commit of the numbers; default for "measured": this machine, now
+    line_chars : longest line of the stamp, characters; less for a figure that is shown narrow
 
     Raises ValueError for another status, or for a figure without a title.
     """
@@ -77,7 +78,7 @@ def stamp(fig, status: str, note: str = "", *, where: str | None = None):
 
         where = here()
     line = " · ".join(part for part in (status, where, note) if part)
-    text = "<br>".join(textwrap.wrap(line, 105))
+    text = "<br>".join(textwrap.wrap(line, line_chars))
     fig.update_layout(template=template(), meta={"status": status, "stamp": line})
     fig.update_layout(title_subtitle={"text": text, "font": {"size": 12}})
     return fig

@@ -33,6 +33,11 @@ WRONG = [
     ("ch01_ex2", lambda **s: (s["memory_bytes"] - s["weight_bytes"]) / s["bytes_per_sequence"], "whole ones"),
     ("ch01_ex2", lambda **s: (s["memory_bytes"] - s["weight_bytes"]) // s["bytes_per_sequence"], "answer 0"),
     ("ch01_ex2", lambda **s: s["memory_bytes"] // s["bytes_per_sequence"], "expected 2"),
+    (
+        "ch01_ex2",
+        lambda **s: int((s["memory_bytes"] - s["weight_bytes"]) / s["bytes_per_sequence"]),
+        "-3 sequences",  # int() rounds towards zero, which hides the sign only just below it
+    ),
     ("ch01_ex3", lambda **s: moved(**s) * layers(s) / (layers(s) - 1), "layer 0 misses nothing"),
     ("ch01_ex3", lambda **s: moved(**s) / s["shape"].n_kv_heads, "KV heads"),
     ("ch01_ex3", lambda **s: moved(**s) * 1e9 / 2**30, "not 2**30"),

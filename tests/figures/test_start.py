@@ -46,18 +46,22 @@ def test_the_heat_map_frames_the_needle_and_names_its_device(blocks_read):
 def test_right_answers_are_counted_and_dense_is_a_reference_line():
     replies = pd.DataFrame(
         [
-            ("all", 8, True),
-            ("all", 8, True),
-            ("query", 4, False),
-            ("query", 3, False),
-            ("query", 4, True),
-            ("query", 3, False),
+            ("all", 8, True, 1.0),
+            ("all", 8, True, 1.0),
+            ("query", 4, False, 0.25),
+            ("query", 3, False, 0.0),
+            ("query", 4, True, 0.75),
+            ("query", 3, False, 0.0),
         ],
-        columns=["selector", "budget_blocks", "right"],
+        columns=["selector", "budget_blocks", "right", "reads_needle"],
     )
     counts = start.right_answers(replies)
     figure = start.budget_figure(counts, where="a laptop")
-    assert counts.to_numpy().tolist() == [["all", 8, 2, 2], ["query", 4, 1, 2], ["query", 3, 0, 2]]
+    assert counts.to_numpy().tolist() == [
+        ["all", 8, 2, 2, 1.0],
+        ["query", 4, 1, 2, 0.5],
+        ["query", 3, 0, 2, 0.0],
+    ]
     assert [trace.name for trace in figure.data] == ["query"]
     assert (list(figure.data[0].x), list(figure.data[0].y)) == ([3, 4], [0, 1])
     assert figure.layout.annotations[0].text == "dense: 2 of 2"
