@@ -35,7 +35,7 @@ def timeline_title(state: Prefetch, table) -> str:
     return f"{format_seconds(end * 1e-6)} a step, {100 * waits / end:.0f} % of it stall; {rate:.0f} tok/s"
 
 
-def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
+def timeline_figure(state: Prefetch, *, shown_layers: int = 4, line_chars: int = 105):
     """Compute and link as two rows of bars over time, odd layers paler; the title is about the whole step."""
     import plotly.graph_objects as go
 
@@ -60,7 +60,7 @@ def timeline_figure(state: Prefetch, *, shown_layers: int = 4):
         title=f"us; the first {shown_layers} layers", range=[0, last["start_us"] + last["us"]]
     )
     figure.update_yaxes(categoryorder="array", categoryarray=[simulate.LINK, simulate.COMPUTE])
-    return stamp(figure, "simulated", state.note(), where="event simulator")
+    return stamp(figure, "simulated", state.note(), where="event simulator", line_chars=line_chars)
 
 
 def batch_table(states: Sequence[Prefetch], batches: Iterable[int] = (1, 2, 4, 8, 16, 32, 64)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import fields, replace
 from typing import Any
 
@@ -61,10 +60,8 @@ def _controls(state: Prefetch) -> dict:
 
 
 def _narrow(state: Prefetch):
-    """The timeline with its stamp wrapped for the width of a notebook's cell."""
-    figure: Any = timeline_figure(state)
-    lines = textwrap.wrap(figure.layout.meta["stamp"], 76)
-    return figure.update_layout(title_subtitle_text="<br>".join(lines), margin_t=60 + 18 * len(lines))
+    """The timeline with its stamp, three lines of it, wrapped for the width of a notebook's cell."""
+    return timeline_figure(state, line_chars=76).update_layout(margin_t=114)
 
 
 def _live(state: Prefetch):
