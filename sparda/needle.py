@@ -106,20 +106,18 @@ def sweep(
     """
     import pandas as pd
 
-    rows = []
+    rows, probe = [], Probe()
     for selector, budget in tries:
         sparsity = replace(rule, budget_blocks=budget)
-        with attach(model, selector=selector, sparsity=sparsity, probe=True) as watched:
+        with attach(model, selector=selector, sparsity=sparsity, probe=probe):
             for place, document in enumerate(documents):
-                watched.probe.clear()
+                probe.clear()
                 reply = ask(model, tokenizer, document, start=REPLY_START, max_new_tokens=_NUMBER_TOKENS)
                 block = document.needle.number[0] // rule.block_size
                 found = any(c.isdigit() for c in reply.text)
                 step = first_digit(tokenizer, reply) if found else 0
                 said = (document.needle.answer, reply.text.strip(), reply.right)
-                rows.append(
-                    (selector, budget, place, block, *said, share_reading(watched.probe, step, block))
-                )
+                rows.append((selector, budget, place, block, *said, share_reading(probe, step, block)))
     columns = ["selector", "budget_blocks", "needle", "needle_block", "answer", "reply", "right"]
     return pd.DataFrame(rows, columns=[*columns, "reads_needle"])
 
