@@ -2,7 +2,7 @@
 
 ``data/paper/claims.csv`` holds each statement, the value that holds, and a verdict. ``RECOMPUTED`` gives,
 for every number printed in a row, the value that follows from ``costs.py``, the presets and the published
-tables, so a row can be wrong only if those are. Most verdicts concern one slip in a careful text.
+tables, so a row can be wrong only if those are. A verdict concerns one statement of a text, not the text.
 """
 
 from __future__ import annotations
