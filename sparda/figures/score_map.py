@@ -123,16 +123,22 @@ def _heat_map(table):
     import plotly.graph_objects as go
 
     grid = table.pivot(index="position", columns="block", values="score")
-    score = grid.to_numpy(dtype="float64")
+    score = grid.to_numpy(dtype="float32")
     seen = np.isfinite(score)
-    colour = np.full(score.shape, None, dtype=object)  # None, not NaN: a live figure is sent as JSON
-    colour[seen] = np.log10(np.maximum(score[seen], _LEAST_SCORE)).round(3)
+    colour = np.full_like(score, np.nan)  # a typed array: a saved figure stays small
+    colour[seen] = np.log10(np.maximum(score[seen], _LEAST_SCORE))
     return go.Heatmap(
         x=grid.columns.to_numpy(), y=grid.index.to_numpy(), z=colour, colorscale=HEAT,
         zmin=np.log10(_LEAST_SCORE), zmax=0.5, hoverongaps=False,
         hovertemplate="query %{y}, block %{x}<br>log10 score %{z:.2f}<extra></extra>",
         colorbar={"title": "score, log10", "len": 0.62, "y": 1, "yanchor": "top"},
     )  # fmt: skip
+
+
+def without_nan(values) -> list:
+    """The same rows with None for NaN: a live figure is sent as JSON, which has no NaN."""
+    rows = np.asarray(values, dtype="float64").round(3).astype(object)
+    return np.where(np.isnan(rows.astype("float64")), None, rows).tolist()
 
 
 def _marks(query, choice: str, symbol: str, hover: Sequence[str]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table
+from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table, without_nan
 from sparda.widgets import runtime
 
 
@@ -100,13 +100,15 @@ def _live(maps: ScoreMaps, view: View, draw):
     import ipywidgets as W
     import plotly.graph_objects as go
 
-    chart: Any = go.FigureWidget(draw(view))
+    first = draw(view)
+    first.data[0].z = without_nan(first.data[0].z)
+    chart: Any = go.FigureWidget(first)
     controls = _controls(maps, view)
 
     def redraw(_):
         fresh = draw(View(**{name: control.value for name, control in controls.items()}))
         with chart.batch_update():
-            chart.data[0].z = fresh.data[0].z
+            chart.data[0].z = without_nan(fresh.data[0].z)
             for old, new in zip(chart.data[1:], fresh.data[1:], strict=True):
                 old.update(x=new.x, y=new.y, customdata=new.customdata)
             chart.layout.title = fresh.layout.title
