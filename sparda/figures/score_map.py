@@ -137,8 +137,8 @@ def _heat_map(table):
 
 def without_nan(values) -> list:
     """The same rows with None for NaN: a live figure is sent as JSON, which has no NaN."""
-    rows = np.asarray(values, dtype="float64").round(3).astype(object)
-    return np.where(np.isnan(rows.astype("float64")), None, rows).tolist()
+    rows = np.asarray(values, dtype="float64").round(3)
+    return [[None if np.isnan(x) else x for x in row] for row in rows.tolist()]
 
 
 def _marks(query, choice: str, symbol: str, hover: Sequence[str]):

@@ -60,11 +60,11 @@ def test_the_query_slider_moves_the_marks(maps):
 
 def test_another_layer_or_head_draws_another_map(maps):
     box = explore_blocks(maps, live=True)
-    seen = [box.children[1].data[0].z.tolist()]
+    seen = [box.children[1].data[0].z]
     for name in ("layer", "KV head"):
         control(box, name).value = 1
-        assert box.children[1].data[0].z.tolist() not in seen
-        seen.append(box.children[1].data[0].z.tolist())
+        assert box.children[1].data[0].z not in seen
+        seen.append(box.children[1].data[0].z)
     assert title(box).startswith("Layer 1, KV head 1")
 
 
