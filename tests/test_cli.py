@@ -45,7 +45,11 @@ def raising(error):
         (BuildError("unknown chapter"), 2, "sparda: unknown chapter"),
         (OSError(errno.ENOSPC, "No space", "x"), 1, "the disk is full; free some space and run again (x)"),
         (PermissionError(errno.EACCES, "Denied", "x"), 1, "may not be written; give another with --output"),
-        (ModuleNotFoundError("No module", name="papermill"), 2, "papermill is missing; run `make -B install`"),
+        (
+            ModuleNotFoundError("No module", name="papermill"),
+            2,
+            "papermill is missing; run `make -B install`",
+        ),
     ],
 )
 def test_trouble_is_told_in_one_sentence(reproduce, capsys, error, status, sentence):
