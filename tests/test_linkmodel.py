@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparda.checks.ch04 import LINK
 from sparda.linkmodel import CTA_COUNTS, LinkModel
-
-LINK = LinkModel(
-    peak=45.0,
-    per_cta=7.0,
-    idle_peak=51.0,
-    idle_per_cta=16.0,
-    sharpness=4.0,
-    base=0.05,
-    per_cta_slowdown=0.005,
-)
 
 
 def test_a_fit_recovers_the_model_behind_the_points():

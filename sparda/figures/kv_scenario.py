@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, replace
 
+from sparda.prefetch import HIT_RATE
 from sparda import costs
 from sparda.blocks import count_blocks
 from sparda.bounds import Rates, decode_bound, misses_at, transfer_seconds
@@ -25,7 +26,7 @@ class Scenario:
     budget_blocks: int = 96  # k, forced blocks included
     gpu: str = "h100"
     link_gb_per_s: float = 0.0
-    hit_rate: float = 0.89
+    hit_rate: float = HIT_RATE
 
     @property
     def shape(self) -> ModelShape:

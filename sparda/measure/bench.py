@@ -91,13 +91,13 @@ def time_graph(
     Replays are cut to about ``budget_s`` seconds, at least 5.
     """
     graph, times = capture(calls, warm_up=warm_up), 1
-    first = _elapsed_us(graph.replay)
+    first = elapsed_us(graph.replay)
     if first < GRAPH_US:
         times = min(64, math.ceil(GRAPH_US / first))
         graph = capture(list(calls) * times, warm_up=0)
-        first = _elapsed_us(graph.replay)
+        first = elapsed_us(graph.replay)
     count = int(min(replays, max(5, budget_s * 1e6 / max(first, 1.0))))
-    samples = torch.tensor([_elapsed_us(graph.replay) for _ in range(count)], dtype=torch.float64)
+    samples = torch.tensor([elapsed_us(graph.replay) for _ in range(count)], dtype=torch.float64)
     quantiles = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64)
     return Times(*(samples / len(calls) / times).quantile(quantiles).tolist())
 
@@ -121,7 +121,8 @@ def capture(calls: Sequence[Callable[[], object]], *, warm_up: int = 2) -> torch
     return graph
 
 
-def _elapsed_us(call: Callable[[], object]) -> float:
+def elapsed_us(call: Callable[[], object]) -> float:
+    """Microseconds of one call on the current stream, by device events; waits for it."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     call()

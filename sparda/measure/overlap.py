@@ -55,7 +55,7 @@ def _load(calls: list[Callable]) -> Load:
     graph = bench.capture(calls)
     graph.replay()
     torch.cuda.synchronize()
-    times = sorted(_time(graph.replay) for _ in range(9))
+    times = sorted(bench.elapsed_us(graph.replay) for _ in range(9))
     return Load(graph, times[4], calls)
 
 
@@ -71,7 +71,7 @@ def slowdown(load: Load, long_transfer: Callable[[], object]) -> float:
 
 def transfer_us(load: Load, short_transfer: Callable[[], object]) -> float:
     """Time of a transfer beside a load that outlasts it; the load is repeated to be long enough."""
-    alone = min(_time(short_transfer) for _ in range(3))
+    alone = min(bench.elapsed_us(short_transfer) for _ in range(3))
     repeats = 2 + int(2 * alone / load.alone_us)
 
     def outer() -> None:
@@ -84,15 +84,6 @@ def transfer_us(load: Load, short_transfer: Callable[[], object]) -> float:
 def _median(sample: Callable[[], float | None]) -> float:
     taken = sorted(s for s in (sample() for _ in range(REPEATS)) if s is not None)
     return taken[len(taken) // 2] if taken else float("nan")
-
-
-def _time(call: Callable[[], object]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return 1e3 * start.elapsed_time(end)
 
 
 def _nested(

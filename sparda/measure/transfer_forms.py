@@ -75,7 +75,7 @@ def time_worker(jobs: list, n_ctas: int) -> bench.Times:
         bells(worker)()
     with worker:
         graph.replay()
-        samples = torch.tensor([bench._elapsed_us(graph.replay) for _ in range(40)], dtype=torch.float64)
+        samples = torch.tensor([bench.elapsed_us(graph.replay) for _ in range(40)], dtype=torch.float64)
     quantiles = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64)
     return bench.Times(*(samples / len(jobs)).quantile(quantiles).tolist())
 

@@ -67,6 +67,11 @@ class Attachment:
         """Forward pre-hook: keeps the normed attention input of the layer before, and its rotary angles."""
         layer = _layer_index(module)
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        if "position_embeddings" not in kwargs:
+            raise TypeError(
+                f"selector {self.selector.name!r} needs the rotary angles, and this model does not hand them to "
+                "its attention by name; use a selector that does not look ahead"
+            )
         cos, sin = kwargs["position_embeddings"]  # [B or 1, T_q, d], both halves alike
         angles = (x[..., : x.shape[-1] // 2].expand(hidden.shape[0], -1, -1).float() for x in (cos, sin))
         self._seen[layer] = (hidden, *angles)
@@ -106,7 +111,8 @@ def attach(
     try:
         for module in layers:
             _ATTACHED[module] = attachment
-            hooks.append(module.register_forward_pre_hook(attachment.watch, with_kwargs=True))
+            if attachment.selector.looks_ahead:
+                hooks.append(module.register_forward_pre_hook(attachment.watch, with_kwargs=True))
         config._attn_implementation = "sparda"
         yield attachment
     finally:
