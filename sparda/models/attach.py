@@ -69,7 +69,7 @@ class Attachment:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         if "position_embeddings" not in kwargs:
             raise TypeError(
-                f"selector {self.selector.name!r} needs the rotary angles, and this model does not hand them to "
+                f"selector {self.selector.name!r} needs the rotary angles, which this model does not hand to "
                 "its attention by name; use a selector that does not look ahead"
             )
         cos, sin = kwargs["position_embeddings"]  # [B or 1, T_q, d], both halves alike
