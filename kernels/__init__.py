@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sparda.kernels.select_topk import select_topk
     from sparda.kernels.sparse_decode import sparse_decode
     from sparda.kernels.sparse_prefill import sparse_prefill
+    from sparda.kernels.store_token import store_token
     from sparda.kernels.topk_difference import topk_difference
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "select_topk",
     "sparse_decode",
     "sparse_prefill",
+    "store_token",
     "topk_difference",
 ]
 

@@ -153,16 +153,26 @@ def append(
     k (post-RoPE) and v [B, H, d]; positions [B], the index of this token; tail_slot [B, H], -1 writes no slot
     """
     for b, t in enumerate(positions.tolist()):
-        row, window = t % sparsity.block_size, sparsity.window
+        window = sparsity.window
         cache.ring[b, :, t % window] = k[b]
         first = t + 1 - window  # of the window that ends here
         if first >= 0 and first % sparsity.stride == 0:
             mean = blocks.compress_keys(cache.ring[b][None], sparsity)[0, :, 0]  # order does not matter
             cache.compressed[b, :, first // sparsity.stride] = mean
+    store_token(v, positions, tail_slot, cache)
+
+
+def store_token(v: Tensor, positions: Tensor, tail_slot: Tensor, cache: LayerCache) -> None:
+    """Write one token, whose key is in the ring already, to the tail slot; to the host the block it fills.
+
+    v [B, H, d]; positions [B], the index of this token; tail_slot [B, H], -1 writes nothing
+    """
+    window, size = cache.ring.shape[2], cache.slots.shape[4]
+    for b, t in enumerate(positions.tolist()):
         for h, slot in enumerate(tail_slot[b].tolist()):
             if slot < 0:
                 continue
-            cache.slots[b, h, slot, 0, row] = k[b, h]
-            cache.slots[b, h, slot, 1, row] = v[b, h]
-            if row == sparsity.block_size - 1 and cache.host is not None:
-                cache.host[b, h, t // sparsity.block_size] = cache.slots[b, h, slot]
+            cache.slots[b, h, slot, 0, t % size] = cache.ring[b, h, t % window]
+            cache.slots[b, h, slot, 1, t % size] = v[b, h]
+            if t % size == size - 1 and cache.host is not None:
+                cache.host[b, h, t // size] = cache.slots[b, h, slot]

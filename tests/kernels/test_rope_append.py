@@ -5,7 +5,7 @@ import torch
 
 from sparda import blocks, cache
 from sparda.cache import LayerCache
-from sparda.kernels import rope_append
+from sparda.kernels import rope_append, store_token
 from sparda.spec import Sparsity
 
 RULE = Sparsity(6, local_blocks=2, block_size=16)
@@ -129,3 +129,22 @@ def test_a_full_store_of_compressed_keys_is_refused(reference_only):
     tail = torch.zeros(1, HEADS, dtype=torch.int32)
     with pytest.raises(ValueError, match="allocate compressed for the longest sequence"):
         rope_append(*token(1, 2, torch.float32, "cpu"), *angles("cpu"), torch.tensor([47]), tail, short, RULE)
+
+
+@pytest.mark.parametrize("with_host", [True, False])
+def test_a_token_that_is_stored_after_its_rotation_lies_where_one_call_puts_it(device, with_host):
+    kind = torch.float32
+    once, twice = (layer(2, kind, device, host=with_host) for _ in range(2))
+    table = angles(device)
+    nowhere = torch.full((2, HEADS), -1, dtype=torch.int32, device=device)
+    for t in (31, 46, 47):
+        positions = torch.tensor([t, t + 16], device=device)
+        q, k, v, f = token(2, 3, kind, device)
+        tail = torch.randint(0, 3, (2, HEADS), dtype=torch.int32).to(device)
+        rope_append(q, k, v, f, *table, positions, tail, once, RULE)
+        rope_append(q, k, v, f, *table, positions, nowhere, twice, RULE)
+        store_token(v, positions, tail, twice)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    for name in ("slots", "ring", "compressed", *(["host"] if with_host else [])):
+        assert torch.equal(getattr(once, name), getattr(twice, name)), name
