@@ -18,24 +18,28 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sparda.kernels.add_norm import add_norm
     from sparda.kernels.compress_keys import compress_keys
     from sparda.kernels.gather_misses import gather_misses
     from sparda.kernels.rope_append import rope_append
     from sparda.kernels.score_blocks import score_blocks
     from sparda.kernels.score_blocks_query import score_blocks_query
     from sparda.kernels.select_topk import select_topk
+    from sparda.kernels.silu_mul import silu_mul
     from sparda.kernels.sparse_decode import sparse_decode
     from sparda.kernels.sparse_prefill import sparse_prefill
     from sparda.kernels.store_token import store_token
     from sparda.kernels.topk_difference import topk_difference
 
 __all__ = [
+    "add_norm",
     "compress_keys",
     "gather_misses",
     "rope_append",
     "score_blocks",
     "score_blocks_query",
     "select_topk",
+    "silu_mul",
     "sparse_decode",
     "sparse_prefill",
     "store_token",

@@ -103,8 +103,8 @@ def check_transfer(host: Tensor, slots: Tensor, src: Tensor, dst: Tensor, count:
     import torch
 
     batch, heads, n_blocks = host.shape[:3] if host.dim() == 6 else (None, None, None)
-    expect("slots", slots, (batch, heads, None, 2, None, None), slots.dtype)
-    expect("host", host, (batch, heads, n_blocks, *slots.shape[3:]), slots.dtype)
+    expect("slots", slots, (batch, heads, None, 2, None, None), slots.dtype, contiguous=True)
+    expect("host", host, (batch, heads, n_blocks, *slots.shape[3:]), slots.dtype, contiguous=True)
     expect("src", src, (None,), torch.int32)
     expect("dst", dst, tuple(src.shape), torch.int32)
     expect("count", count, (1,), torch.int32)

@@ -12,7 +12,6 @@ Reference: ``sparda.attention.block_attention`` on the blocks put back at their 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -151,9 +150,8 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
     partial = q.new_empty(pairs, n_splits, group, dim, dtype=torch.float32)
     lse = q.new_empty(pairs, n_splits, group, dtype=torch.float32)
     precision = "ieee" if q.dtype is torch.float32 else "tf32"
-    chained = tiles.chained and _can_chain(q.device)
-    # starts a kernel while the one before it drains (programmatic dependent launch): 1 us less a kernel
-    early = {"launch_pdl": True} if chained else {}
+    chained = tiles.chained and backend.can_chain(q.device)
+    early = backend.launch_early(chained)
     _split_kernel[(n_splits, pairs)](
         q, slots, slot_ids, block_ids, lengths, partial, lse, scale * LOG2_E, n_slots, budget, share, n_kv,
         G=group, ROWS=max(16, backend.next_power_of_two(group)), S=size, D=dim, PRECISION=precision,
@@ -165,11 +163,6 @@ def _launch(q, slots, slot_ids, block_ids, lengths, scale, out, tiles: DecodeTil
         CHAINED=chained, num_warps=1, **early,
     )  # fmt: skip
     return out
-
-
-@lru_cache(maxsize=8)
-def _can_chain(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def fit_stages(stages: int, block_bytes: int) -> int:

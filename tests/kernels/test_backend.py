@@ -62,17 +62,25 @@ def test_a_name_of_the_package_is_the_function_even_after_its_module_was_importe
 
 
 def test_an_unknown_name_lists_what_there_is():
-    with pytest.raises(AttributeError, match="it offers compress_keys"):
+    with pytest.raises(AttributeError, match="it offers add_norm, compress_keys"):
         kernels.nothing  # noqa: B018
 
 
 def test_checks_say_what_to_do():
-    with pytest.raises(ValueError, match=r"call \.contiguous"):
-        backend.expect("x", torch.zeros(3, 2).T, (2, 3), torch.float32)
     with pytest.raises(TypeError, match="must be int32 or int64, got float32"):
         backend.expect("x", torch.zeros(3), (3,), (torch.int32, torch.int64))
     with pytest.raises(ValueError, match="power of two"):
         backend.expect_power_of_two(head_dim=96)
+
+
+def test_kernels_need_contiguous_tensors_of_three_dtypes_and_the_reference_does_not(monkeypatch):
+    monkeypatch.setattr(backend, "interpreter_loaded", lambda: False)
+    backend.expect("x", torch.zeros(3, 2, dtype=torch.float64).T, (2, 3), backend.FLOATS)
+    monkeypatch.setattr(backend, "interpreter_loaded", lambda: True)
+    with pytest.raises(ValueError, match=r"call \.contiguous"):
+        backend.expect("x", torch.zeros(3, 2).T, (2, 3), backend.FLOATS)
+    with pytest.raises(TypeError, match="float32 or float16 or bfloat16, got float64"):
+        backend.expect("x", torch.zeros(3, dtype=torch.float64), (3,), backend.FLOATS)
 
 
 @pytest.mark.gpu
