@@ -134,8 +134,11 @@ def packaged_file(name: str) -> Path:
 
 
 def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_code: bool) -> LoadedModel:
-    """Load a directory or hub id through transformers, from safetensors only."""
+    """Load a directory or hub id through transformers (and our MiniCPM), from safetensors only."""
     transformers = _need("transformers")
+    from sparda.models import minicpm
+
+    minicpm.register()
     asked = {"trust_remote_code": trust_remote_code}
     if not Path(where).is_dir() and not _hub_answers(where):
         asked["local_files_only"] = True  # what was fetched earlier still loads, without a minute of retries
