@@ -19,13 +19,18 @@ from sparda.spec import Sparsity
 
 
 @triton.jit
-def order_key(score, block, own, INIT: tl.constexpr, LOCAL: tl.constexpr):
-    """An unsigned integer that sorts like the rule: 0 after the query's own block, the largest if forced."""
+def sortable(score):
+    """An unsigned integer that sorts like the float: 0x007FFFFF for -inf, 0xFF800000 for +inf."""
     bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)  # -0.0 equals 0.0
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats sort the other way round
-    key = bits.to(tl.uint32, bitcast=True) ^ 0x80000000
+    return bits.to(tl.uint32, bitcast=True) ^ 0x80000000
+
+
+@triton.jit
+def order_key(score, block, own, INIT: tl.constexpr, LOCAL: tl.constexpr):
+    """An unsigned integer that sorts like the rule: 0 after the query's own block, the largest if forced."""
     forced = (block < INIT) | (block >= own - LOCAL)
-    return tl.where(block > own, 0, tl.where(forced, 0xFFFFFFFF, key)).to(tl.uint32)
+    return tl.where(block > own, 0, tl.where(forced, 0xFFFFFFFF, sortable(score))).to(tl.uint32)
 
 
 @triton.jit

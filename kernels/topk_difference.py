@@ -14,19 +14,38 @@ import torch
 from torch import Tensor
 
 from sparda import blocks
-from sparda.cache import Selection, difference
+from sparda.cache import Policy, Selection, difference
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
-from sparda.kernels.select_topk import check_rows, order_key, rule_constants, take
+from sparda.kernels.select_topk import check_rows, order_key, rule_constants, sortable, take
 from sparda.spec import Sparsity
 
 
 @triton.jit
 def _free_slots(held, taken, slot, n_slots):
-    """Slots whose block is not wanted, and their order: here ascending. A replacement policy goes here."""
+    """Slots whose block is not wanted."""
     kept = tl.gather(taken.to(tl.int32), tl.maximum(held, 0), 0)
-    free = (slot < n_slots) & ((held < 0) | (kept == 0))
-    return free, tl.cumsum(free.to(tl.int32), 0) - 1
+    return (slot < n_slots) & ((held < 0) | (kept == 0))
+
+
+@triton.jit
+def _given_away(free, held, last_use, score, slot, own, wanted, POLICY: tl.constexpr):
+    """Which free slots get another block, in ascending order, and the number of each: ``wanted`` of them.
+
+    By policy: the empty ones, then the longest not wanted (1), or those of the lowest score (2); the lower
+    slot first. Policy 0: the first ones.
+    """
+    if POLICY == 0:
+        return free, tl.cumsum(free.to(tl.int32), 0) - 1
+    if POLICY == 1:
+        used = tl.load(last_use + slot, mask=free & (held >= 0), other=-1)
+        worst = (tl.max(used) - used + 1).to(tl.uint32)
+    else:
+        worst = 0xFFFFFFFF ^ sortable(
+            tl.where(held > own, float("-inf"), tl.gather(score, tl.maximum(held, 0), 0))
+        )
+    given, number = take(tl.where(free, tl.where(held < 0, 0xFFFFFFFF, worst), 0).to(tl.uint32), wanted)
+    return given, number - 1
 
 
 @triton.jit
@@ -53,15 +72,21 @@ def _write_lists(block_ids, slot_ids, taken, number, block, at, wanted, K: tl.co
 @triton.jit
 def difference_kernel(
     scores, positions, slot_block, block_slot, block_ids, slot_ids, tail_slot, src, dst, count, ticket,
-    scratch, n_blocks, n_slots, HEADS: tl.constexpr, S: tl.constexpr, INIT: tl.constexpr, LOCAL: tl.constexpr,
-    K: tl.constexpr, KP: tl.constexpr, NP: tl.constexpr, CP: tl.constexpr,
+    scratch, last_use, n_blocks, n_slots, HEADS: tl.constexpr, S: tl.constexpr, INIT: tl.constexpr,
+    LOCAL: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, NP: tl.constexpr, CP: tl.constexpr,
+    POLICY: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     bh = tl.program_id(0)
-    own = tl.load(positions + bh // HEADS).to(tl.int32) // S
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    t = tl.load(positions + bh // HEADS).to(tl.int32)
+    own = t // S
     scores += bh * n_blocks
     block_slot += bh * n_blocks
     slot_block += bh * n_slots
     scratch += bh * n_slots
+    last_use += bh * n_slots
     block, slot = tl.arange(0, NP), tl.arange(0, CP)
     score = tl.load(scores + block, mask=block < n_blocks, other=float("-inf"))
     resident_at = tl.load(block_slot + block, mask=block < n_blocks, other=-1)  # [NP]
@@ -76,9 +101,13 @@ def difference_kernel(
     so_far = tl.cumsum(missing.to(tl.int32), 0)
     turn = tl.where(block == own, 0, so_far - 1 + n_mine)
     n_missing = tl.max(so_far)
-    free, place = _free_slots(held, taken, slot, n_slots)
-    tl.store(scratch + place, slot, mask=free)
-    tl.store(block_slot + held, -1, mask=free & (place < n_missing) & (held >= 0))  # evicted
+    free = _free_slots(held, taken, slot, n_slots)
+    given, place = _given_away(free, held, last_use, score, slot, own, n_missing, POLICY)
+    given = given & (place < n_missing)
+    tl.store(scratch + place, slot, mask=given)
+    tl.store(block_slot + held, -1, mask=given & (held >= 0))  # evicted
+    if POLICY > 0:
+        tl.store(last_use + slot, t, mask=(slot < n_slots) & (given | ~free))
     tl.debug_barrier()  # scratch is read by other threads than those that wrote it
     new_slot = tl.load(scratch + turn, mask=missing, other=-1)
     at = tl.where(missing, new_slot, resident_at)
@@ -96,13 +125,14 @@ def difference_kernel(
 
 def topk_difference(
     block_scores: Tensor, positions: Tensor, slot_block: Tensor, block_slot: Tensor, sparsity: Sparsity, *,
-    out: Selection | None = None,
+    out: Selection | None = None, policy: Policy = "recent",
 ) -> Selection:  # fmt: skip
     """Choose the blocks of one decode step and place them.
 
     block_scores [B, H, N] float32, positions [B]; slot_block [B, H, C] and block_slot [B, H, N] int32 change
-    in place; C must be at least k. ``out`` is reused between steps (``Selection.empty``): pass it when
-    capturing a CUDA graph.
+    in place; C must be at least k. ``out`` is reused between steps (``Selection.empty``): it remembers when
+    each slot was last wanted, and a CUDA graph holds its addresses. ``policy``: which unwanted blocks leave
+    first where C > k, those longest not wanted or those of the lowest score now (``cache.difference``).
     """
     where = backend.choose(block_scores, positions, slot_block, block_slot)
     backend.expect("block_scores", block_scores, (None, None, None), torch.float32)
@@ -117,6 +147,8 @@ def topk_difference(
         raise ValueError(
             "B * H * N passes 2**31 runs, more than the int32 miss list can name; lower the batch"
         )
+    if policy not in POLICIES[1:]:
+        raise ValueError(f'policy must be "recent" or "score", got {policy!r}')
     check_rows(block_scores, positions, sparsity)
     _check_maps(slot_block, block_slot)
     if out is None:
@@ -125,16 +157,20 @@ def topk_difference(
     backend.choose(block_scores, *vars(out).values())
     if where == "torch":
         ids = blocks.select_blocks(block_scores[:, :, None], positions[:, None].long(), sparsity)[:, :, 0]
-        return difference(ids, positions, slot_block, block_slot, sparsity.block_size, out)
+        maps = slot_block, block_slot, sparsity.block_size, out
+        return difference(ids, positions, *maps, policy=policy, scores=block_scores)
+    chained = backend.can_chain(block_scores.device)
     difference_kernel[(batch * heads,)](
         block_scores, positions, slot_block, block_slot, out.block_ids, out.slot_ids, out.tail_slot, out.src,
-        out.dst, out.count, out.ticket, out.scratch, n_blocks, n_slots, HEADS=heads,
+        out.dst, out.count, out.ticket, out.scratch, out.last_use, n_blocks, n_slots, HEADS=heads,
         **rule_constants(sparsity), NP=backend.next_power_of_two(n_blocks),
-        CP=backend.next_power_of_two(n_slots), num_warps=WARPS,
+        CP=backend.next_power_of_two(n_slots), POLICY=POLICIES.index(policy) if n_slots > budget else 0,
+        CHAINED=chained, num_warps=WARPS, **backend.launch_early(chained),
     )  # fmt: skip
     return out
 
 
+POLICIES = (None, "recent", "score")
 WARPS = 8  # fastest on an H200 at 2,048 blocks
 
 
@@ -143,6 +179,7 @@ def _check_out(out: Selection, batch: int, heads: int, budget: int, n_slots: int
     shapes = {
         "block_ids": (batch, heads, budget), "slot_ids": (batch, heads, budget), "tail_slot": (batch, heads),
         "src": (most,), "dst": (most,), "count": (1,), "scratch": (batch, heads, n_slots),
+        "last_use": (batch, heads, n_slots),
     }  # fmt: skip
     for name, shape in shapes.items():
         backend.expect(f"out.{name}", getattr(out, name), shape, torch.int32)

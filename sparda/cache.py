@@ -9,13 +9,19 @@ Maps of one layer, int32: slot_block [B, H, C] names the block that a slot holds
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sparda import blocks
 from sparda.spec import Sparsity
+
+Policy = Literal[
+    "recent", "score"
+]  # which blocks leave first: longest not wanted, or of the lowest score now
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Selection:
     src, dst  : [B*H*k] int32, the misses: run (b*H + h)*N + block of the host goes to run (b*H + h)*C + slot
                 of the slots; the first ``count`` entries are valid, the order between heads is free
     count     : [1] int32
+    last_use  : [B, H, C] int32, position at which the slot's block was last wanted; the memory of the
+                replacement policy "recent", kept where C > k only
     """
 
     block_ids: Tensor
@@ -38,6 +46,7 @@ class Selection:
     count: Tensor
     scratch: Tensor  # [B, H, C] int32, free slots in order
     ticket: Tensor  # [1] int64, zero between launches
+    last_use: Tensor
 
     @classmethod
     def empty(cls, batch: int, heads: int, budget: int, n_slots: int, device: torch.device) -> Selection:
@@ -55,6 +64,7 @@ class Selection:
             count=torch.zeros(1, dtype=torch.int32, device=device),
             scratch=ids(batch, heads, n_slots),
             ticket=torch.zeros(1, dtype=torch.int64, device=device),
+            last_use=ids(batch, heads, n_slots),
         )
 
     def misses(self) -> list[tuple[int, int]]:
@@ -72,19 +82,18 @@ def empty_maps(
 
 
 def difference(
-    block_ids: Tensor,
-    positions: Tensor,
-    slot_block: Tensor,
-    block_slot: Tensor,
-    block_size: int,
-    out: Selection,
-) -> Selection:
+    block_ids: Tensor, positions: Tensor, slot_block: Tensor, block_slot: Tensor, block_size: int,
+    out: Selection, *, policy: Policy = "recent", scores: Tensor | None = None,
+) -> Selection:  # fmt: skip
     """Give every wanted block a slot, and list what must be copied.
 
-    Resident blocks keep their slot. The query's own block, if it has no slot, takes the first slot that is
-    no longer wanted, without a copy: it is new. Then the missing blocks, ascending, take the next ones.
+    Resident blocks keep their slot. Of the slots whose block is not wanted, as many as blocks are missing are
+    given away: where C = k the first ones, else the empty ones, then by ``policy``. In ascending order the
+    first goes to the query's own block, if that has no slot, without a copy: it is new; the next ones go to
+    the missing blocks, ascending.
 
-    block_ids [B, H, k] int, ascending, then -1; positions [B]; the maps change in place; out is filled
+    block_ids [B, H, k] int, ascending, then -1; positions [B]; scores [B, H, N], needed by policy "score"
+    the maps and out.last_use change in place; the rest of out is filled
 
     >>> slot_block, block_slot = empty_maps(1, 1, 4, 16)
     >>> slot_block[0, 0] = torch.tensor([5, 7, 9, 12])
@@ -96,28 +105,46 @@ def difference(
     """
     batch, heads, n_slots = slot_block.shape
     n_blocks, n_misses = block_slot.shape[-1], 0
+    larger = n_slots > block_ids.shape[-1]  # than k: there is a choice
     out.slot_ids.fill_(-1)
     out.block_ids.copy_(block_ids)
-    for b in range(batch):
+    for b, h in itertools.product(range(batch), range(heads)):
         own = int(positions[b]) // block_size
-        for h in range(heads):
-            wanted = [i for i in block_ids[b, h].tolist() if i >= 0]
-            missing = [i for i in wanted if block_slot[b, h, i] < 0]
-            missing.sort(key=lambda i: i != own)  # stable: the own block first, then ascending
-            free = [s for s, i in enumerate(slot_block[b, h].tolist()) if i not in wanted]
-            for block, slot in zip(missing, free, strict=False):
-                evicted = int(slot_block[b, h, slot])
-                if evicted >= 0:
-                    block_slot[b, h, evicted] = -1
-                slot_block[b, h, slot], block_slot[b, h, block] = block, slot
-                if block != own:
-                    out.src[n_misses] = (b * heads + h) * n_blocks + block
-                    out.dst[n_misses] = (b * heads + h) * n_slots + slot
-                    n_misses += 1
-            out.slot_ids[b, h, : len(wanted)] = block_slot[b, h, wanted]
-            out.tail_slot[b, h] = block_slot[b, h, own]
+        wanted = [i for i in block_ids[b, h].tolist() if i >= 0]
+        missing = [i for i in wanted if block_slot[b, h, i] < 0]
+        missing.sort(key=lambda i: i != own)  # stable: the own block first, then ascending
+        held, worth = slot_block[b, h].tolist(), None
+        if larger and policy == "recent":
+            worth = out.last_use[b, h].tolist()
+        elif larger:
+            assert scores is not None, "policy 'score' needs scores"
+            worth = [float(scores[b, h, i]) if i <= own else float("-inf") for i in held]
+        for block, slot in zip(missing, _given_away(held, wanted, worth, len(missing)), strict=False):
+            if held[slot] >= 0:
+                block_slot[b, h, held[slot]] = -1
+            slot_block[b, h, slot], block_slot[b, h, block] = block, slot
+            if block != own:
+                out.src[n_misses] = (b * heads + h) * n_blocks + block
+                out.dst[n_misses] = (b * heads + h) * n_slots + slot
+                n_misses += 1
+        out.slot_ids[b, h, : len(wanted)] = block_slot[b, h, wanted]
+        out.tail_slot[b, h] = block_slot[b, h, own]
+        if larger:
+            out.last_use[b, h, block_slot[b, h, wanted].long()] = int(positions[b])
     out.count.fill_(n_misses)
     return out
+
+
+def _given_away(held: list[int], wanted: list[int], worth: list[float] | None, n: int) -> list[int]:
+    """The n slots that get another block, ascending.
+
+    Of the slots whose block is not wanted: the first ones, or by worth: empty ones, then those worth least,
+    the lower slot first.
+    """
+    free = [slot for slot, block in enumerate(held) if block not in wanted]
+    if worth is not None:
+        free.sort(key=lambda slot: (held[slot] >= 0, worth[slot] if held[slot] >= 0 else 0, slot))
+    return sorted(free[:n])
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

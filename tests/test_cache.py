@@ -33,6 +33,34 @@ def test_after_any_steps_the_maps_are_inverse_and_hold_what_is_wanted(seed, extr
         assert position // 64 not in [src for src, _ in out.misses()]
 
 
+@given(seed=st.integers(0, 9999), extra=st.integers(0, 6), policy=st.sampled_from(["recent", "score"]))
+def test_slots_hold_what_the_map_names_and_recent_is_a_plain_lru(seed, extra, policy):
+    random = torch.Generator().manual_seed(seed)
+    rule, n_blocks, n_slots = Sparsity(5, local_blocks=1), 24, 5 + extra
+    maps, out = (
+        cache.empty_maps(1, 1, n_slots, n_blocks),
+        Selection.empty(1, 1, 5, n_slots, torch.device("cpu")),
+    )
+    host, slots = torch.arange(n_blocks), torch.full((n_slots,), -1)
+    lru: dict[int, int] = {}  # block -> step at which it was last wanted
+    for position in range(6 * 64, 6 * 64 + 12 * 40, 40):
+        scores = torch.randint(-3, 3, (1, 1, n_blocks), generator=random).float()
+        ids = blocks.select_blocks(scores[:, :, None], torch.tensor([[position]]), rule)[:, :, 0]
+        before = maps[0][0, 0].tolist()
+        cache.difference(ids, torch.tensor([position]), *maps, 64, out, policy=policy, scores=scores)
+        for src, dst in out.misses():
+            slots[dst] = host[src]
+        slots[out.tail_slot[0, 0]] = position // 64
+        held = maps[0][0, 0].tolist()
+        assert slots.tolist() == held
+        lru |= dict.fromkeys(ids[ids >= 0].tolist(), position)
+        gone = [block for block in before if block >= 0 and block not in held]
+        left = [block for block in held if block >= 0 and block not in ids]
+        assert not gone or -1 not in held  # none leaves while a slot is empty
+        worth = lru.get if policy == "recent" else lambda block, now=scores: float(now[0, 0, block])
+        assert extra == 0 or all(worth(a) <= worth(b) for a in gone for b in left)
+
+
 def test_the_own_block_takes_the_first_free_slot_and_is_not_copied():
     maps = cache.empty_maps(1, 1, 3, 10)
     out = step(torch.tensor([[[2, 4, 6]]]), 6 * 64, maps, 3)
