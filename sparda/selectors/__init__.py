@@ -15,11 +15,14 @@ from sparda.selectors.all import All
 from sparda.selectors.base import LayerView, Selector
 from sparda.selectors.forecast import Forecast
 from sparda.selectors.oracle import Oracle
+from sparda.selectors.proxy import Proxy
 from sparda.selectors.query import Query
 from sparda.selectors.random import Random
 from sparda.selectors.streaming import Streaming
 
-SELECTORS: dict[str, type[Selector]] = {c.name: c for c in (All, Query, Forecast, Streaming, Random, Oracle)}
+SELECTORS: dict[str, type[Selector]] = {
+    c.name: c for c in (All, Query, Forecast, Proxy, Streaming, Random, Oracle)
+}
 
 __all__ = [
     "SELECTORS",
@@ -27,6 +30,7 @@ __all__ = [
     "Forecast",
     "LayerView",
     "Oracle",
+    "Proxy",
     "Query",
     "Random",
     "Selector",
