@@ -3,9 +3,10 @@
     step = load("trace_b16.json")
     step.table(), step.summary(), step.spans()
 
-Exposed is the time that compute stood still for a transfer: all of a copy that runs on the stream of compute,
-else what is left of the copy when its layer begins to wait. The rest of the copy is hidden. Files are Chrome
-trace events (ph, ts, dur, pid, tid, name; us), with where they come from under "otherData".
+Exposed is the time that compute stood still for a transfer: all of a copy that the stream of compute makes
+itself, else what is left of the copy when its layer begins to wait; of a copy without marks (the resident
+worker's), the whole wait. The rest of a copy is hidden. Files are Chrome trace events (ph, ts, dur, pid, tid,
+name; us), with where they come from under "otherData".
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ from sparda.simulate import COMPUTE, LINK, Span, Task
 KINDS = ("layer", "prep", "transfer", "wait", "attention", "ffn")
 NAMES = {"prep": "prep", "attention": "attention", "ffn": "rest", "transfer": "copy"}  # as simulate has them
 DATA = provenance.ROOT / "data" / "measured"
-LANES = {COMPUTE: 1, LINK: 2}  # threads of the file
+AHEAD = "ahead"  # the lane of a selection that runs beside the layer before
+LANES = {COMPUTE: 1, AHEAD: 2, LINK: 3}  # threads of the file
 
 
 @dataclass(frozen=True)
 class Event:
-    """One span of a step, us from its first mark. blocking: a copy on the stream of compute."""
+    """One span of a step, us from its first mark. beside: on another stream than attention."""
 
     kind: str
     layer: int
     start_us: float
     end_us: float
-    blocking: bool = False
+    beside: bool = False
 
     @property
     def lane(self) -> str:
-        return LINK if self.kind == "transfer" else COMPUTE
+        return LINK if self.kind == "transfer" else AHEAD if self.beside else COMPUTE
 
     @property
     def duration_us(self) -> float:
@@ -69,14 +71,19 @@ class Step:
 
     def stalls(self) -> dict[int, tuple[float, float]]:
         """By layer, from when to when (us) compute stood still for the layer's transfer."""
-        waits, found = {event.layer: event for event in self.of("wait")}, {}
+        found = {wait.layer: (wait.start_us, wait.end_us) for wait in self.of("wait")}
         for copy in self.of("transfer"):
-            wait = waits.get(copy.layer)
-            if copy.blocking:
+            start, end = found.pop(copy.layer, (copy.end_us, copy.end_us))
+            if self._alone(copy):
                 found[copy.layer] = (copy.start_us, copy.end_us)
-            elif wait and copy.end_us > wait.start_us:
-                found[copy.layer] = (wait.start_us, min(copy.end_us, wait.end_us))
+            elif start < copy.end_us:
+                found[copy.layer] = (start, min(copy.end_us, end))
         return found
+
+    def _alone(self, copy: Event) -> bool:
+        """Whether the stream of compute made this copy, and did nothing else meanwhile."""
+        starts = (e.start_us for e in self.events if e.lane == COMPUTE)
+        return not copy.beside and not any(copy.start_us < start < copy.end_us for start in starts)
 
     def summary(self) -> dict[str, float]:
         """Sums over the layers, us: exposed_us, hidden_us, a sum for each kind, and step_us.
@@ -96,8 +103,7 @@ class Step:
         What a layer does outside its marks (projections, appending, gaps, stamps) is "other".
         """
         stalls = list(self.stalls().values())
-        pieces = [(f"{NAMES[e.kind]} {e.layer}", e.start_us, e.end_us)
-                  for e in self.events if e.lane == COMPUTE and e.kind in NAMES]  # fmt: skip
+        pieces = [_piece(e) for e in self.events if e.lane == COMPUTE and e.kind in NAMES]
         taken = sorted([(start, end) for _, start, end in pieces] + stalls)
         for layer in self.of("layer"):
             gaps = _gaps(layer.start_us, layer.end_us, taken)
@@ -109,11 +115,11 @@ class Step:
             if after is not None:
                 waited[after] += end - start
         spans = [_span(piece, COMPUTE, waited[i]) for i, piece in enumerate(pieces)]
-        idle_since = 0.0
-        for copy in self.of("transfer"):
-            piece = (f"{NAMES['transfer']} {copy.layer}", copy.start_us, copy.end_us)
-            spans.append(_span(piece, LINK, max(0.0, copy.start_us - idle_since)))
-            idle_since = copy.end_us
+        for lane in (AHEAD, LINK):
+            idle_since = 0.0
+            for event in (e for e in self.events if e.lane == lane):
+                spans.append(_span(_piece(event), lane, max(0.0, event.start_us - idle_since)))
+                idle_since = event.end_us
         return sorted(spans, key=lambda span: span.start)
 
     def chrome(self) -> dict:
@@ -127,7 +133,7 @@ class Step:
         events += [
             {
                 "ph": "X", "name": f"{e.kind} {e.layer}", "cat": e.kind, "pid": 1, "tid": LANES[e.lane],
-                "ts": e.start_us, "dur": e.duration_us, "args": {"layer": e.layer, "blocking": e.blocking},
+                "ts": e.start_us, "dur": e.duration_us, "args": {"layer": e.layer, "beside": e.beside},
             }
             for e in self.events
         ]  # fmt: skip
@@ -157,6 +163,10 @@ class Step:
         return ", ".join(str(part) for part in parts if part)
 
 
+def _piece(event: Event) -> tuple[str, float, float]:
+    return f"{NAMES[event.kind]} {event.layer}", event.start_us, event.end_us
+
+
 def _span(piece: tuple[str, float, float], stream: str, waited: float) -> Span:
     name, start, end = piece
     return Span(Task(name, stream, end - start), start, end, waited)
@@ -165,11 +175,13 @@ def _span(piece: tuple[str, float, float], stream: str, waited: float) -> Span:
 def _gaps(start: float, end: float, taken: Iterable[tuple[float, float]]):
     """What of start..end no interval of ``taken`` (ascending) covers.
 
-    >>> list(_gaps(0, 9, [(1, 2), (2, 4), (8, 12)]))
-    [(0, 1), (4, 8)]
+    >>> list(_gaps(0, 9, [(1, 2), (2, 4), (8, 12)])), list(_gaps(0, 9, [(1, 2), (20, 30)]))
+    ([(0, 1), (4, 8)], [(0, 1), (2, 9)])
     """
     for left, right in taken:
-        if left > start and left < end:
+        if left >= end:
+            break
+        if left > start:
             yield start, left
         start = max(start, right)
     if start < end:
@@ -183,7 +195,7 @@ def load(path: str | Path) -> Step:
         events = [
             Event(
                 kind=e["cat"], layer=e["args"]["layer"], start_us=e["ts"],
-                end_us=round(e["ts"] + e["dur"], 3), blocking=e["args"]["blocking"],
+                end_us=round(e["ts"] + e["dur"], 3), beside=e["args"]["beside"],
             )
             for e in content["traceEvents"] if e["ph"] == "X"
         ]  # fmt: skip

@@ -5,10 +5,10 @@
     trace.table(), trace.summary(), trace.save_chrome("trace_b16.json")
 
 A mark is a kernel of one thread that stores the GPU's clock (``sparda.kernels.stamp``), so it works inside a
-CUDA graph, and every replay writes anew. It is not free: a full trace has 12 marks a layer, 10 on the stream
-of compute and 2 on that of the copy, and each takes ``stamp_ns`` (measured when a Trace is made) of its
-stream. So a traced step is slower than others: read shares off it, take rates from an untraced one, or trace
-fewer kinds. On a CPU a mark reads the processor's clock.
+CUDA graph, and every replay writes anew. It is not free: a full trace has 12 marks a layer, at least 8 of
+them on the stream of compute, the others where selection and copy run, and each takes ``stamp_ns`` of its
+stream (measured when a Trace is made). So a traced step is slower than others: read shares off it, take rates
+from an untraced one, or trace fewer kinds. On a CPU a mark reads the processor's clock.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sparda.timeline import KINDS, Event, Step
 
 EDGES = ("start", "end")
 EVERY_LAYER = ("layer", "prep", "attention", "ffn")  # what one layer does, all do; layer 0 fetches nothing
+COMPUTE_KINDS = ("layer", "wait", "attention", "ffn")  # these tell which stream computes
 
 
 class Trace:
@@ -52,8 +53,6 @@ class Trace:
         with torch.inference_mode(False):  # a step runs in it, a reader may not
             self._buffer = torch.zeros(len(self._slots), dtype=torch.int64, device=self.device)
         self._streams: dict[tuple, int] = {}  # of each mark
-        self._before: dict[tuple, tuple | None] = {}  # the mark before it on its stream
-        self._last: dict[int, tuple] = {}
         self.tick_ns, self.stamp_ns = tick_ns(self.device), stamp_cost_ns(self.device)
 
     def mark(self, kind: str, layer: int, edge: str) -> None:
@@ -70,8 +69,7 @@ class Trace:
         if kind not in self.kinds:
             return
         stream = torch.cuda.current_stream(self.device).stream_id if self.device.type == "cuda" else 0
-        self._streams[mark], self._before[mark] = stream, self._last.get(stream)
-        self._last[stream] = mark
+        self._streams[mark] = stream
         stamp(self._buffer, self._slots[mark])
 
     def reset(self) -> None:
@@ -107,22 +105,17 @@ class Trace:
         if complaint:
             raise ValueError(complaint)
         zero = min(times[self._slots[mark]] for mark in self._streams)
+        compute = {stream for mark, stream in self._streams.items() if mark[0] in COMPUTE_KINDS}
         events = []
-        for kind, layer, edge in self._streams:
+        for (kind, layer, edge), stream in self._streams.items():
             if edge == "start":
                 start, end = (times[self._slots[kind, layer, edge]] - zero for edge in EDGES)
                 if end < start - self.tick_ns:
                     raise ValueError(f"{kind} {layer} ends before it starts: read a trace after its step")
-                end, blocking = max(start, end), kind == "transfer" and self._blocks(layer)
-                events.append(Event(kind, layer, start / 1e3, end / 1e3, blocking))
+                beside = bool(compute) and stream not in compute
+                events.append(Event(kind, layer, start / 1e3, max(start, end) / 1e3, beside))
         about = {"tick_ns": self.tick_ns, "stamp_ns": self.stamp_ns, "stamps": len(self._streams)}
         return Step(tuple(sorted(events, key=lambda e: (e.start_us, -e.end_us))), about)
-
-    def _blocks(self, layer: int) -> bool:
-        """Whether the copy ran on the stream of compute with nothing beside it."""
-        start, end = ("transfer", layer, "start"), ("transfer", layer, "end")
-        compute = {stream for mark, stream in self._streams.items() if mark[0] != "transfer"}
-        return self._before[end] == start and self._streams[start] in compute
 
     def spans(self):
         """The step as ``sparda.simulate`` spans: what the timeline of chapter 04 draws."""

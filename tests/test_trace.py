@@ -9,7 +9,7 @@ import torch
 
 from sparda import trace as module
 from sparda.simulate import COMPUTE, LINK, makespan, stall
-from sparda.timeline import KINDS, Event, Step, load, nearest
+from sparda.timeline import AHEAD, KINDS, Event, Step, load, nearest
 from sparda.trace import EDGES, Trace
 
 ABOUT = {"device": "a card", "date": "a day", "commit": "c0", "batch": 16, "transport": "lookahead"}
@@ -19,7 +19,7 @@ def ahead() -> Step:
     """Two layers, us; the copy for layer 1 starts in layer 0 and ends 10 us into the wait of layer 1."""
     events = [
         Event("layer", 0, 0, 100), Event("prep", 0, 5, 10), Event("prep", 1, 10, 20),
-        Event("attention", 0, 30, 50), Event("ffn", 0, 50, 100), Event("transfer", 1, 22, 130),
+        Event("attention", 0, 30, 50), Event("ffn", 0, 50, 100), Event("transfer", 1, 22, 130, beside=True),
         Event("layer", 1, 100, 200), Event("wait", 1, 120, 132),
         Event("attention", 1, 133, 150), Event("ffn", 1, 150, 200),
     ]  # fmt: skip
@@ -29,10 +29,17 @@ def ahead() -> Step:
 def demand() -> Step:
     """One layer that copies on the stream of compute."""
     events = [
-        Event("layer", 0, 0, 100), Event("prep", 0, 5, 10), Event("transfer", 0, 10, 40, blocking=True),
+        Event("layer", 0, 0, 100), Event("prep", 0, 5, 10), Event("transfer", 0, 10, 40),
         Event("wait", 0, 45, 46), Event("attention", 0, 46, 60), Event("ffn", 0, 60, 100),
     ]  # fmt: skip
     return Step(tuple(events), ABOUT)
+
+
+def beside() -> Step:
+    """As ``ahead``, with the selection for layer 1 on a stream of its own, beside attention."""
+    events = [e for e in ahead().events if (e.kind, e.layer) != ("prep", 1)]
+    events.append(Event("prep", 1, 32, 45, beside=True))
+    return Step(tuple(sorted(events, key=lambda e: (e.start_us, -e.end_us))), ABOUT)
 
 
 def marked(n_layers: int = 2, kinds=KINDS) -> Trace:
@@ -84,12 +91,21 @@ def test_a_copy_on_the_stream_of_compute_is_all_exposed():
 
 
 def test_a_copy_that_ends_before_its_wait_is_all_hidden():
-    step = Step((Event("transfer", 0, 0, 5), Event("wait", 0, 6, 8)))
+    step = Step((Event("transfer", 0, 0, 5, beside=True), Event("wait", 0, 6, 8)))
     assert step.stalls() == {}
     assert step.summary()["hidden_us"] == 5
 
 
-@pytest.mark.parametrize("step", [ahead(), demand()], ids=["ahead", "demand"])
+def test_a_copy_without_marks_is_known_by_its_wait():
+    assert Step((Event("wait", 3, 6, 8),)).stalls() == {3: (6, 8)}
+
+
+def test_a_copy_that_compute_started_and_left_is_not_all_exposed():
+    step = Step((Event("transfer", 0, 0, 50), Event("attention", 0, 10, 30), Event("wait", 1, 52, 53)))
+    assert 0 not in step.stalls()
+
+
+@pytest.mark.parametrize("step", [ahead(), demand(), beside()], ids=["ahead", "demand", "beside"])
 def test_spans_account_for_every_microsecond_of_compute(step):
     spans = step.spans()
     compute = [s for s in spans if s.task.stream == COMPUTE]
@@ -106,14 +122,29 @@ def test_spans_carry_the_names_that_the_simulator_uses():
     assert {"prep 1", "copy 1", "attention 0", "rest 1", "other 0"} <= names
 
 
-def test_eager_copies_on_a_cpu_block():
-    assert all(event.blocking for event in marked().step().of("transfer"))
+def test_a_selection_beside_attention_has_a_lane_of_its_own():
+    lanes = {span.task.name: span.task.stream for span in beside().spans()}
+    assert (lanes["prep 0"], lanes["prep 1"], lanes["copy 1"]) == (COMPUTE, AHEAD, LINK)
+
+
+def test_eager_copies_on_a_cpu_are_all_exposed():
+    sums = marked().summary()
+    assert sums["exposed_us"] == pytest.approx(sums["transfer_us"])
+    assert sums["hidden_us"] == 0
+
+
+def test_what_runs_on_another_stream_than_attention_is_beside_it():
+    trace = Trace(1)
+    for kind in KINDS:
+        for edge in EDGES:
+            trace.mark(kind, 0, edge)
+            trace._streams[kind, 0, edge] = 7 if kind in ("prep", "transfer") else 0
+    assert {event.kind for event in trace.step().events if event.beside} == {"prep", "transfer"}
 
 
 def test_kinds_that_are_not_wanted_are_not_recorded():
     trace = marked(kinds=("transfer", "wait"))
     assert {event.kind for event in trace.step().events} == {"transfer", "wait"}
-    assert all(event.blocking for event in trace.step().of("transfer"))
 
 
 def test_a_trace_that_misses_marks_says_which():
@@ -247,7 +278,7 @@ def test_a_replayed_graph_shows_a_copy_under_compute_and_its_stall():
     graph.replay()
     assert trace.missing() == ""
     (copy,), sums = trace.step().of("transfer"), trace.summary()
-    assert not copy.blocking
+    assert copy.beside
     assert 0.5 * sums["transfer_us"] < sums["exposed_us"] < sums["transfer_us"]
     assert sums["hidden_us"] > 0.5 * sums["prep_us"]
     print(f"tick {trace.tick_ns:.0f} ns, a stamp {trace.stamp_ns:.0f} ns, {sums}")

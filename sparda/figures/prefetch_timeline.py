@@ -1,4 +1,4 @@
-"""One decode step with prefetch, simulated: its timeline, and its stall and rate at every batch."""
+"""One decode step with prefetch, simulated or measured: its timeline; stall and rate at every batch."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import replace
 from sparda import simulate
 from sparda.figures.style import TEXT, series, stamp
 from sparda.prefetch import Prefetch
+from sparda.timeline import AHEAD, Step
 from sparda.units import format_seconds
 
 LOOKS = {"prep": 4, "attention": 0, "rest": 2, "copy": 1, "stall": 5}  # index of series()
-PATTERNS = {"prep": "x", "attention": "", "rest": "/", "copy": "\\", "stall": "."}
+MEASURED = LOOKS | {"other": 3}  # what has no mark of its own, the simulator does not know
+PATTERNS = {"prep": "x", "attention": "", "rest": "/", "copy": "\\", "stall": ".", "other": "-"}
 
 
-def timeline_table(state: Prefetch):
+def timeline_table(step: Prefetch | Step):
     """Columns task, kind, stream, start_us, us: every task and every stall of compute."""
     import pandas as pd
 
     rows = []
-    for span in state.spans():
+    for span in step.spans():
         if span.task.stream == simulate.COMPUTE and span.waited > 1e-6:
             name = f"stall before {span.task.name}"
             rows.append((name, "stall", simulate.COMPUTE, span.start - span.waited, span.waited))
@@ -28,39 +30,55 @@ def timeline_table(state: Prefetch):
     return pd.DataFrame(rows, columns=["task", "kind", "stream", "start_us", "us"])
 
 
-def timeline_title(state: Prefetch, table) -> str:
+def timeline_title(step: Prefetch | Step, table) -> str:
+    """Length of the step and its stall; a rate only where the step is whole (a trace leaves out the head)."""
     end = (table["start_us"] + table["us"]).max()
     waits = table.loc[table["kind"] == "stall", "us"].sum()
-    rate = state.batch / (end * 1e-6)
-    return f"{format_seconds(end * 1e-6)} a step, {100 * waits / end:.0f} % of it stall; {rate:.0f} tok/s"
+    share = f"{100 * waits / end:.0f} % of it stall"
+    if isinstance(step, Step):
+        return f"{format_seconds(end * 1e-6)} in the layers, {share}"
+    return f"{format_seconds(end * 1e-6)} a step, {share}; {step.batch / (end * 1e-6):.0f} tok/s"
 
 
-def timeline_figure(state: Prefetch, *, shown_layers: int = 4, line_chars: int = 105):
-    """Compute and link as two rows of bars over time, odd layers paler; the title is about the whole step."""
+def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars: int = 105):
+    """Compute and link as rows of bars over time, odd layers paler; the title is about the whole step.
+
+    step : priced (stamped simulated) or traced (stamped measured, with its device, date and commit); traced,
+           a selection that runs beside compute has a row of its own, "ahead"
+    """
     import plotly.graph_objects as go
 
-    table = timeline_table(state)
-    figure = go.Figure()
-    last = table.loc[table["task"] == f"rest {min(shown_layers, state.n_layers) - 1}"].iloc[0]
-    for kind, index in LOOKS.items():
+    table, figure = timeline_table(step), go.Figure()
+    for kind, index in (MEASURED if isinstance(step, Step) else LOOKS).items():
         rows = table[table["kind"] == kind]
-        odd = [int(task.split()[-1]) % 2 for task in rows["task"]]
         look = {
             "color": series(index)["marker"]["color"],
             "pattern": {"shape": PATTERNS[kind]},
-            "opacity": [0.55 if is_odd else 1.0 for is_odd in odd],
+            "opacity": [0.55 if layer % 2 else 1.0 for layer in _layers(rows)],
             "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
         }
         figure.add_bar(
             y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
             customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
         )  # fmt: skip
-    figure.update_layout(barmode="overlay", title_text=timeline_title(state, table), title_font_size=15)
+    own = table[
+        table["kind"].isin(["attention", "rest", "other"])
+    ]  # a prep may lie in the layer before
+    shown = own[[layer < shown_layers for layer in _layers(own)]]
+    figure.update_layout(barmode="overlay", title_text=timeline_title(step, table), title_font_size=15)
     figure.update_xaxes(
-        title=f"us; the first {shown_layers} layers", range=[0, last["start_us"] + last["us"]]
+        title=f"us; the first {shown_layers} layers", range=[0, (shown["start_us"] + shown["us"]).max()]
     )
-    figure.update_yaxes(categoryorder="array", categoryarray=[simulate.LINK, simulate.COMPUTE])
-    return stamp(figure, "simulated", state.note(), where="event simulator", line_chars=line_chars)
+    lanes = [lane for lane in (simulate.LINK, AHEAD, simulate.COMPUTE) if lane in set(table["stream"])]
+    figure.update_yaxes(categoryorder="array", categoryarray=lanes)
+    look = {"note": step.note(), "line_chars": line_chars}
+    if isinstance(step, Step):
+        return stamp(figure, "measured", where=step.where, **look)
+    return stamp(figure, "simulated", where="event simulator", **look)
+
+
+def _layers(rows) -> list[int]:
+    return [int(task.split()[-1]) for task in rows["task"]]
 
 
 def batch_table(states: Sequence[Prefetch], batches: Iterable[int] = (1, 2, 4, 8, 16, 32, 64)):

@@ -8,17 +8,20 @@ from typing import Any
 from sparda.figures.prefetch_timeline import timeline_figure
 from sparda.linkmodel import CTA_COUNTS
 from sparda.prefetch import Prefetch
+from sparda.timeline import Step, nearest
 from sparda.widgets import runtime
 
 STATIC = ({"transport": "demand"}, {"transport": "lookahead"}, {"transport": "lookahead", "batch": 64})
 
 
 def explore_prefetch(state: Prefetch | None = None, *, live: bool | None = None, **changes):
-    """Show when a decode step computes, fetches and waits (simulated).
+    """Show when a decode step computes, fetches and waits: simulated, and measured once a trace is committed.
 
     state : start values; ``changes`` override its fields, such as ``batch=4`` or ``transport="demand"``
     live  : True for controls, False for a list of three figures (on demand, one layer ahead, and a batch that
             fills the link); default: whether a person's notebook is running
+
+    The measured step is the committed one of the same transport at the nearest batch; its stamp names both.
 
     Raises TypeError for an unknown keyword.
     """
@@ -31,7 +34,9 @@ def explore_prefetch(state: Prefetch | None = None, *, live: bool | None = None,
     state = replace(state or Prefetch(), **changes)
     if live if live is not None else runtime.is_live():
         return _live(state)
-    return [timeline_figure(replace(state, **view)) for view in STATIC]
+    figures = [timeline_figure(replace(state, **view)) for view in STATIC]
+    traced = nearest(state.batch, state.transport)
+    return figures + ([timeline_figure(traced)] if traced else [])
 
 
 def _controls(state: Prefetch) -> dict:
@@ -59,9 +64,20 @@ def _controls(state: Prefetch) -> dict:
     }
 
 
-def _narrow(state: Prefetch):
-    """The timeline with its stamp, three lines of it, wrapped for the width of a notebook's cell."""
-    return timeline_figure(state, line_chars=76).update_layout(margin_t=114)
+def _narrow(step: Prefetch | Step):
+    """The timeline with its stamp, wrapped for the width of a notebook's cell."""
+    lines = 4 if isinstance(step, Step) else 3
+    return timeline_figure(step, line_chars=76).update_layout(margin_t=60 + 18 * lines)
+
+
+def _redraw(chart: Any, step: Prefetch | Step) -> None:
+    fresh: Any = _narrow(step)
+    with chart.batch_update():
+        for old, new in zip(chart.data, fresh.data, strict=True):
+            old.update(x=new.x, y=new.y, base=new.base, customdata=new.customdata, marker=new.marker)
+        chart.layout.title = fresh.layout.title
+        chart.layout.xaxis.range = fresh.layout.xaxis.range
+        chart.layout.yaxis.categoryarray = fresh.layout.yaxis.categoryarray
 
 
 def _live(state: Prefetch):
@@ -69,16 +85,18 @@ def _live(state: Prefetch):
     import plotly.graph_objects as go
 
     chart: Any = go.FigureWidget(_narrow(state))
+    traced = nearest(state.batch, state.transport)
+    measured: Any = [go.FigureWidget(_narrow(traced))] if traced else []
     controls = _controls(state)
 
     def redraw(_change):
-        fresh: Any = _narrow(replace(state, **{name: c.value for name, c in controls.items()}))
-        with chart.batch_update():
-            for old, new in zip(chart.data, fresh.data, strict=True):
-                old.update(x=new.x, y=new.y, base=new.base, customdata=new.customdata, marker=new.marker)
-            chart.layout.title = fresh.layout.title
-            chart.layout.xaxis.range = fresh.layout.xaxis.range
+        now = replace(state, **{name: c.value for name, c in controls.items()})
+        _redraw(chart, now)
+        closest = nearest(now.batch, now.transport)
+        for beside in measured:
+            if closest:
+                _redraw(beside, closest)
 
     for control in controls.values():
         control.observe(redraw, names="value")
-    return W.VBox([*controls.values(), chart])
+    return W.VBox([*controls.values(), chart, *measured])

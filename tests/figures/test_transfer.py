@@ -13,6 +13,7 @@ from sparda.figures.prefetch_timeline import (
 )
 from sparda.figures.transfer import ENGINE, ctas_figure, ctas_table, curves_figure, paper_ctas
 from sparda.prefetch import ASSUMED_LINK, Prefetch
+from sparda.timeline import Event, Step
 
 pytest.importorskip("plotly")
 pd = pytest.importorskip("pandas")
@@ -29,6 +30,24 @@ def test_the_title_of_the_timeline_names_stall_and_rate():
     assert "stall" in figure.layout.title.text
     assert "tok/s" in figure.layout.title.text
     assert figure.layout.meta["status"] == "simulated"
+
+
+def test_a_measured_step_is_drawn_by_the_same_function_with_its_own_stamp():
+    events = (
+        Event("layer", 0, 0, 100), Event("prep", 1, 20, 40, beside=True), Event("attention", 0, 30, 60),
+        Event("layer", 1, 100, 200), Event("transfer", 1, 45, 130, beside=True), Event("wait", 1, 120, 132),
+    )  # fmt: skip
+    figure = timeline_figure(Step(events, {"device": "a card", "date": "a day", "commit": "c0"}))
+    assert figure.layout.title.text == "200 us in the layers, 5 % of it stall"
+    assert figure.layout.meta["status"] == "measured"
+    assert "a card · a day · commit c0" in figure.layout.meta["stamp"]
+    assert figure.layout.yaxis.categoryarray == ("link", "ahead", "compute")
+    drawn = {bar.name: sum(bar.x) for bar in figure.data}
+    assert (drawn["stall"], drawn["copy"], drawn["attention"], drawn["other"]) == (10, 85, 30, 160)
+
+
+def test_the_simulation_knows_no_other_work():
+    assert "other" not in {bar.name for bar in timeline_figure(Prefetch(n_layers=5)).data}
 
 
 def test_a_step_without_transfer_has_no_stall():
