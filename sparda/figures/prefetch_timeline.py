@@ -61,9 +61,7 @@ def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars:
             y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
             customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
         )  # fmt: skip
-    own = table[
-        table["kind"].isin(["attention", "rest", "other"])
-    ]  # a prep may lie in the layer before
+    own = table[table["kind"].isin(["attention", "rest", "other"])]  # a prep may lie in the layer before
     shown = own[[layer < shown_layers for layer in _layers(own)]]
     figure.update_layout(barmode="overlay", title_text=timeline_title(step, table), title_font_size=15)
     figure.update_xaxes(
