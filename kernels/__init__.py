@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparda.kernels.add_norm import add_norm
     from sparda.kernels.compress_keys import compress_keys
     from sparda.kernels.gather_misses import gather_misses
+    from sparda.kernels.replay_scores import replay_scores
     from sparda.kernels.rope_append import rope_append
     from sparda.kernels.score_blocks import score_blocks
     from sparda.kernels.score_blocks_query import score_blocks_query
@@ -35,6 +36,7 @@ __all__ = [
     "add_norm",
     "compress_keys",
     "gather_misses",
+    "replay_scores",
     "rope_append",
     "score_blocks",
     "score_blocks_query",
