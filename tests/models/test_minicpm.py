@@ -8,6 +8,7 @@ import torch
 
 import sparda
 from sparda.forecast import Forecast
+from sparda.selectors import Proxy
 from sparda.spec import SPARSITY, Sparsity
 
 transformers = pytest.importorskip("transformers")
@@ -177,12 +178,14 @@ def test_attach_serves_it_and_reading_every_block_is_dense(model):
         torch.testing.assert_close(model(tokens).logits, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("selector", ["query", "streaming", "random", "oracle", "forecast"])
+@pytest.mark.parametrize("selector", ["query", "streaming", "random", "oracle", "forecast", "proxy"])
 @torch.no_grad()
 def test_attach_serves_it_with_every_selector(model, selector):
     options = {}
     if selector == "forecast":
         options["weights"] = Forecast.untrained(n_layers=4, hidden=64, n_kv_heads=2, head_dim=16)
+    if selector == "proxy":
+        selector = Proxy.calibrate(model, prompt(40))
     tokens, want = prompt(120), model(prompt(120)).logits
     with sparda.attach(model, selector=selector, sparsity=SMALL, **options):
         got = model(tokens).logits
