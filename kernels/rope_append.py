@@ -64,9 +64,13 @@ def append_kernel(
     q_step, k_step, v_step, f_step, n_slots, n_blocks, n_windows,
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, S: tl.constexpr,
     WINDOW: tl.constexpr, STRIDE: tl.constexpr, TO_HOST: tl.constexpr, HAS_F: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     bh = tl.program_id(0).to(tl.int64)
     b, h = bh // HEADS, bh % HEADS
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     t = tl.load(positions + b).to(tl.int64)
     half, lane = tl.arange(0, D // 2), tl.arange(0, D)
     cosine = tl.load(cos + t * (D // 2) + half)  # [D/2] float32
@@ -122,26 +126,27 @@ def rope_append(
     where = backend.choose(
         q, k, v, f, cos, sin, positions, tail_slot, cache.slots, cache.ring, cache.compressed
     )
-    batch, heads, dim, group = _check(q, k, v, f, cos, sin, positions, tail_slot, cache, sparsity)
+    batch, heads, dim, group = _check(q, k, v, f, cos, sin, positions, tail_slot, cache, sparsity, where)
     if where == "torch":
         turn = cos[positions][:, None], sin[positions][:, None]  # [B, 1, d/2]
         reference.append(reference.rotate(k, *turn), v, positions, tail_slot, cache, sparsity)
         return reference.rotate(q, *turn), None if f is None else reference.rotate(f, *turn)
     q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     f_out = None if f is None else torch.empty(f.shape, dtype=f.dtype, device=f.device)
-    host = cache.host
+    host, chained = cache.host, backend.can_chain(q.device)
     append_kernel[(batch * heads,)](
         q, k, v, f if f is not None else q, q_out, f_out if f_out is not None else q_out, cos, sin, positions,
         tail_slot, cache.slots, cache.ring, cache.compressed, host if host is not None else cache.slots,
         q.stride(0), k.stride(0), v.stride(0), f.stride(0) if f is not None else 0, cache.slots.shape[2],
         host.shape[2] if host is not None else 0, cache.compressed.shape[2], HEADS=heads, G=group,
         GP=backend.next_power_of_two(group), D=dim, S=sparsity.block_size, WINDOW=sparsity.window,
-        STRIDE=sparsity.stride, TO_HOST=host is not None, HAS_F=f is not None, num_warps=4,
+        STRIDE=sparsity.stride, TO_HOST=host is not None, HAS_F=f is not None, CHAINED=chained,
+        num_warps=4, **backend.launch_early(chained),
     )  # fmt: skip
     return q_out, f_out
 
 
-def _check(q, k, v, f, cos, sin, positions, tail_slot, cache: LayerCache, sparsity: Sparsity):
+def _check(q, k, v, f, cos, sin, positions, tail_slot, cache: LayerCache, sparsity: Sparsity, where: str):
     backend.expect("slots", cache.slots, (None, None, None, 2, sparsity.block_size, None), backend.FLOATS)
     batch, heads, _, _, size, dim = cache.slots.shape
     kind = cache.slots.dtype
@@ -149,12 +154,14 @@ def _check(q, k, v, f, cos, sin, positions, tail_slot, cache: LayerCache, sparsi
         raise ValueError(f"q must be [B, H_q, d] with H_q a multiple of {heads}, got shape {list(q.shape)}")
     rows = {"q": (q, q.shape[1]), "k": (k, heads), "v": (v, heads)} | ({} if f is None else {"f": (f, heads)})
     for name, (x, n) in rows.items():
-        if tuple(x.shape) != (batch, n, dim) or x.dtype != kind or (x.stride(1), x.stride(2)) != (dim, 1):
+        strided = where != "torch" and (x.stride(1), x.stride(2)) != (dim, 1)
+        if tuple(x.shape) != (batch, n, dim) or x.dtype != kind or strided:
             raise ValueError(
                 f"{name} must be [{batch}, {n}, {dim}] {kind} with the heads of a sequence side by side, got "
                 f"{list(x.shape)} {x.dtype} with strides {x.stride()}; call .contiguous()"
             )
-    backend.expect_power_of_two(head_dim=dim, block_size=size, window=sparsity.window)
+    if where != "torch":
+        backend.expect_power_of_two(head_dim=dim, block_size=size, window=sparsity.window)
     backend.expect("cos", cos, (None, dim // 2), torch.float32)
     backend.expect("sin", sin, tuple(cos.shape), torch.float32)
     backend.expect("positions", positions, (batch,), (torch.int32, torch.int64))

@@ -32,9 +32,12 @@ def count_visible(t, REACH: tl.constexpr, STRIDE: tl.constexpr, n_windows):
 def decode_kernel(
     forecast, compressed, positions, out, n_windows, n_blocks,
     HEADS: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BEFORE: tl.constexpr, REACH: tl.constexpr,
-    STRIDE: tl.constexpr, NB: tl.constexpr,
+    STRIDE: tl.constexpr, NB: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     bh = tl.program_id(1)
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     seen = count_visible(tl.load(positions + bh // HEADS), REACH, STRIDE, n_windows)
     lane = tl.arange(0, D)
     f = tl.load(forecast + bh * D + lane).to(tl.float32)  # [D]
@@ -112,6 +115,8 @@ def score_blocks(
     forecast [B, H, T_q, d], compressed [B, H, N_c, d] (rows that no query sees may hold anything),
     positions [B, T_q] int32 or int64
     returns [B, H, T_q, N] float32, -inf where a block has no visible window
+
+    With window = stride = 1 in ``sparsity``, ``compressed`` may be an index of every token, [B, H, T, r].
     """
     where = backend.choose(forecast, compressed, positions, out)
     batch, heads, n_queries, dim = check_scores(forecast, compressed, positions, sparsity, n_blocks)
@@ -124,14 +129,17 @@ def score_blocks(
     if where == "torch":
         scores = blocks.forecast_scores(forecast, compressed, positions, sparsity)
         return out.copy_(blocks.pool_to_blocks(scores, n_blocks, sparsity))
+    check_tiles(dim)
     sizes = pool_constants(sparsity) | {"HEADS": heads, "D": dim}
     n_windows = compressed.shape[2]
     if n_queries == 1:
-        nb = min(DECODE_WINDOWS // sizes["R"], backend.next_power_of_two(n_blocks))
-        grid = (-(-n_blocks // nb), batch * heads)
-        decode_kernel[grid](
-            forecast, compressed, positions, out, n_windows, n_blocks, **sizes, NB=nb, num_warps=DECODE_WARPS
-        )
+        per_program = max(1, DECODE_ELEMENTS // (dim * sizes["R"]))
+        nb = min(per_program, backend.next_power_of_two(n_blocks))
+        chained = backend.can_chain(forecast.device)
+        decode_kernel[(-(-n_blocks // nb), batch * heads)](
+            forecast, compressed, positions, out, n_windows, n_blocks, **sizes, NB=nb, CHAINED=chained,
+            num_warps=DECODE_WARPS, **backend.launch_early(chained),
+        )  # fmt: skip
         return out
     bm, nb = PREFILL_TILE if where == "cuda" and forecast.element_size() == 2 else (32, 32)
     grid = (-(-n_queries // bm) * -(-n_blocks // nb), batch * heads)
@@ -143,7 +151,7 @@ def score_blocks(
 
 
 # tiles that were fastest on an H200 at 131,072 tokens
-DECODE_WINDOWS, DECODE_WARPS = 16, 1
+DECODE_ELEMENTS, DECODE_WARPS = 2048, 1  # 16 windows of 128 channels, or 64 of 32
 PREFILL_TILE, PREFILL_WARPS, PREFILL_STAGES = (128, 64), 4, 3
 
 
@@ -161,6 +169,13 @@ def pool_constants(sparsity: Sparsity) -> dict[str, int]:
     return {"R": r, "BEFORE": before, "REACH": reach, "STRIDE": sparsity.stride}
 
 
+def check_tiles(dim: int) -> None:
+    """What the kernels ask of a head dimension, and the reference does not."""
+    backend.expect_power_of_two(head_dim=dim)
+    if dim < 16:
+        raise ValueError(f"the kernels need a head dimension of at least 16, got {dim}")
+
+
 def check_scores(
     rows: Tensor, compressed: Tensor, positions: Tensor, sparsity: Sparsity, n_blocks: int
 ) -> tuple[int, int, int, int]:
@@ -169,9 +184,6 @@ def check_scores(
     batch, heads, _, dim = compressed.shape
     backend.expect("the queries", rows, (batch, None, None, dim), compressed.dtype)
     backend.expect("positions", positions, (batch, rows.shape[2]), (torch.int32, torch.int64))
-    backend.expect_power_of_two(head_dim=dim)
-    if dim < 16:
-        raise ValueError(f"the kernels need a head dimension of at least 16, got {dim}")
     if n_blocks < 1:
         raise ValueError(f"n_blocks must be at least 1, got {n_blocks}")
     if backend.check_values(positions) and positions.numel():

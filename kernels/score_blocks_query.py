@@ -19,7 +19,13 @@ from torch import Tensor
 from sparda import blocks
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
-from sparda.kernels.score_blocks import check_scores, count_visible, dot_precision, pool_constants
+from sparda.kernels.score_blocks import (
+    check_scores,
+    check_tiles,
+    count_visible,
+    dot_precision,
+    pool_constants,
+)
 from sparda.spec import Sparsity
 
 
@@ -143,6 +149,7 @@ def score_blocks_query(
     if where == "torch":
         scores = blocks.query_scores(q, compressed, positions, sparsity, scale=scale)
         return out.copy_(blocks.pool_to_blocks(scores, n_blocks, sparsity))
+    check_tiles(dim)
     _launch(q, compressed, positions, sparsity, dim**-0.5 if scale is None else scale, out, where == "cuda")
     return out
 

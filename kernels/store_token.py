@@ -23,9 +23,13 @@ from sparda.kernels.rope_append import _copy_block
 def store_kernel(
     v, positions, tail_slot, slots, ring, host, v_step, n_slots, n_blocks,
     HEADS: tl.constexpr, D: tl.constexpr, S: tl.constexpr, WINDOW: tl.constexpr, TO_HOST: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     bh = tl.program_id(0).to(tl.int64)
     b, h = bh // HEADS, bh % HEADS
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     t = tl.load(positions + b).to(tl.int64)
     row, lane = t % S, tl.arange(0, D)
     slot = tl.load(tail_slot + bh).to(tl.int64)
@@ -51,7 +55,8 @@ def store_token(v: Tensor, positions: Tensor, tail_slot: Tensor, cache: LayerCac
     where = backend.choose(v, positions, tail_slot, cache.slots, cache.ring)
     backend.expect("slots", cache.slots, (None, None, None, 2, None, None), backend.FLOATS)
     batch, heads, n_slots, _, size, dim = cache.slots.shape
-    if tuple(v.shape) != (batch, heads, dim) or (v.stride(1), v.stride(2)) != (dim, 1):
+    strided = where != "torch" and (v.stride(1), v.stride(2)) != (dim, 1)
+    if tuple(v.shape) != (batch, heads, dim) or strided:
         raise ValueError(f"v must be [{batch}, {heads}, {dim}], heads side by side; call .contiguous()")
     backend.expect("ring", cache.ring, (batch, heads, None, dim), v.dtype)
     backend.expect("positions", positions, (batch,), (torch.int32, torch.int64))
@@ -59,9 +64,10 @@ def store_token(v: Tensor, positions: Tensor, tail_slot: Tensor, cache: LayerCac
     if where == "torch":
         reference.store_token(v, positions, tail_slot, cache)
         return
-    host = cache.host
+    host, chained = cache.host, backend.can_chain(v.device)
     store_kernel[(batch * heads,)](
         v, positions, tail_slot, cache.slots, cache.ring, host if host is not None else cache.slots,
         v.stride(0), n_slots, host.shape[2] if host is not None else 0, HEADS=heads, D=dim, S=size,
-        WINDOW=cache.ring.shape[2], TO_HOST=host is not None, num_warps=4,
+        WINDOW=cache.ring.shape[2], TO_HOST=host is not None, CHAINED=chained, num_warps=4,
+        **backend.launch_early(chained),
     )  # fmt: skip

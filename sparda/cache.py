@@ -19,9 +19,7 @@ from torch import Tensor
 from sparda import blocks
 from sparda.spec import Sparsity
 
-Policy = Literal[
-    "recent", "score"
-]  # which blocks leave first: longest not wanted, or of the lowest score now
+Policy = Literal["recent", "score"]  # first to leave: the block longest not wanted, or of the lowest score
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,6 +21,8 @@ from sparda.measure import bench
 
 SHAPE, RULE = spec.model("minicpm4.1-8b"), spec.sparsity("minicpm4.1-8b")
 HEADS, DIM, KIND = SHAPE.n_kv_heads, SHAPE.head_dim, torch.bfloat16
+TOKENS = replace(RULE, window=1, stride=1)  # scores of single tokens
+INDEX_DIM = 32  # channels of an index of every token: a quarter of d, as InfiniGen keeps
 CHUNK = 4096  # queries that are scored at once in prefill
 MISSES = 11  # of 96 slots: hit rate 0.89
 
@@ -63,6 +66,21 @@ def decode_case(batch: int, context: int) -> list[bench.Row]:
         bench.row(name, case, "triton", bench.time_graph(calls), n_bytes=size)
         for (name, size), calls in timed.items()
     ]
+
+
+def token_case(batch: int, context: int) -> bench.Row:
+    """Decode scores from an index of every token, for one layer."""
+    n_blocks = blocks.count_blocks(context, RULE)
+    n_bytes = batch * HEADS * (context * INDEX_DIM * 2 + n_blocks * 4)
+    position = torch.full((batch, 1), context - 1, device="cuda")
+    keys = [randn(batch, HEADS, context, INDEX_DIM) for _ in range(bench.rotations(n_bytes))]
+    query = randn(batch, HEADS, 1, INDEX_DIM)
+    times = bench.time_graph(
+        [partial(kernels.score_blocks, query, k, position, TOKENS, n_blocks) for k in keys]
+    )
+    return bench.row(
+        "score_blocks", f"decode_tokens_b{batch}_{context // 1024}k", "triton", times, n_bytes=n_bytes
+    )
 
 
 def alternating_scores(batch: int, n_blocks: int, turn: int) -> Tensor:
@@ -188,6 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     if wanted.quick:
         return bench.show(decode_case(4, wanted.context))
     rows = [row for batch in wanted.batches for row in decode_case(batch, wanted.context)]
+    rows += [token_case(batch, wanted.context) for batch in wanted.batches]
     rows += small_cases(4, wanted.context)
     prefill, peaks = prefill_case(wanted.context)
     rows += prefill

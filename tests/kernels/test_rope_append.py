@@ -118,7 +118,7 @@ def test_it_compiles_without_spills(compiled):
     sizes = {"HEADS": 2, "G": 16, "GP": 16, "D": 128, "S": 64, "WINDOW": 32, "STRIDE": 16}
     made = compiled(
         "sparda.kernels.rope_append", "append_kernel", signature=types,
-        constexprs=sizes | {"TO_HOST": True, "HAS_F": True}, num_warps=4,
+        constexprs=sizes | {"TO_HOST": True, "HAS_F": True, "CHAINED": True}, num_warps=4, launch_pdl=True,
     )  # fmt: skip
     assert made["usage"]["local"] == 0
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from sparda import blocks
-from sparda.kernels import score_blocks
+from sparda.kernels import compress_keys, score_blocks, score_blocks_query, select_topk
 from sparda.spec import Sparsity
 
 # B, H, d, T, T_q: one query is the decode kernel, several the prefill kernel
@@ -64,6 +64,39 @@ def test_other_block_sizes_windows_and_visibility(rule, n_queries, device, error
     got = score_blocks(forecast, compressed, positions, rule, n_blocks)
     want = reference(forecast, compressed, positions, rule, n_blocks)
     assert score_error(got, want, error) <= 1e-5
+
+
+TOKENS = Sparsity(96, window=1, stride=1)
+
+
+@pytest.mark.parametrize(("n_tokens", "n_queries"), [(330, 1), (450, 5), (131_072, 1), (9000, 300)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_rule_of_single_tokens_scores_an_index_of_every_token(n_tokens, n_queries, kind, device, error):
+    if device.type == "cpu" and (kind is torch.bfloat16 or n_tokens > 1000):
+        pytest.skip("this case runs on a GPU only")
+    forecast = torch.randn(2, 2, n_queries, 32, device=device).to(kind)
+    index = torch.randn(2, 2, n_tokens, 32, device=device).to(kind)
+    positions = torch.randint(0, n_tokens, (2, n_queries), device=device)
+    index[:, :, int(positions.max()) + 1 :] = float("nan")  # not written yet
+    n_blocks = blocks.count_blocks(n_tokens, TOKENS)
+    got = score_blocks(forecast, index, positions, TOKENS, n_blocks)
+    want = reference(forecast, index.nan_to_num(), positions, TOKENS, n_blocks)
+    assert score_error(got, want, error) <= (1e-5 if kind is torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize(("dim", "kind"), [(80, torch.float32), (96, torch.bfloat16), (8, torch.float64)])
+def test_the_reference_takes_any_head_dimension_stride_and_float64(dim, kind, reference_only):
+    rule = Sparsity(5, block_size=48, local_blocks=1)  # three windows a block
+    compressed = torch.randn(2, 3, 30, dim, 2, dtype=kind)[..., 0]
+    forecast = torch.randn(2, 4, 3, dim, dtype=kind).transpose(1, 2)
+    positions = torch.randint(0, 480, (2, 4))
+    got = score_blocks(forecast, compressed, positions, rule, 10)
+    assert torch.equal(got, reference(forecast, compressed, positions, rule, 10))
+    want = blocks.pool_to_blocks(blocks.query_scores(forecast, compressed, positions, rule), 10, rule)
+    assert torch.equal(score_blocks_query(forecast, compressed, positions, rule, 10), want)
+    assert select_topk(got, positions, rule).tolist() == blocks.select_blocks(got, positions, rule).tolist()
+    keys = torch.randn(2, 200, 3, dim, dtype=kind).transpose(1, 2)
+    assert torch.equal(compress_keys(keys, rule), blocks.compress_keys(keys, rule))
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16])
@@ -128,7 +161,7 @@ SIGNATURE |= {"n_windows": "i32", "n_blocks": "i32"}
 def test_the_decode_kernel_compiles_with_wide_loads_and_no_spills(compiled):
     made = compiled(
         "sparda.kernels.score_blocks", "decode_kernel", signature=SIGNATURE,
-        constexprs=CONSTANTS | {"NB": 32}, num_warps=4,
+        constexprs=CONSTANTS | {"NB": 32, "CHAINED": True}, num_warps=4, launch_pdl=True,
     )  # fmt: skip
     assert made["usage"]["local"] == 0
     assert "ld.global.v4" in made["ptx"]
