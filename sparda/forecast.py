@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparda.cache import rotate
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -44,13 +42,6 @@ class Forecast:
         moved = [w.to(device, dtype) for w in self.future]
         return Forecast(self.current.to(device, dtype), moved, self.head_dim)
 
-    def heads(self, layer: int, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The Forecast that selects for ``layer``, rotated like a query.
-
-        hidden [B, T, hidden] of the layer before (of layer 0 itself for layer 0), cos and sin [B, T, d/2]
-        returns [B, H, T, d]
-        """
-        weight = self.future[layer - 1] if layer else self.current
-        flat = torch.nn.functional.linear(hidden, weight)  # [B, T, H * d]
-        split = flat.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H, T, d]
-        return rotate(split, cos[:, None], sin[:, None])
+    def weight(self, layer: int) -> Tensor:
+        """Rows [H * d, hidden] that select for ``layer``: they read the layer before, for layer 0 itself."""
+        return self.future[layer - 1] if layer else self.current

@@ -1,97 +1,130 @@
-"""One decode step for a batch, eagerly: the order of operations that the graph will capture.
+"""One decode step for a batch: the order of operations, eagerly on a CPU, captured in a graph on a GPU.
 
-layer l:  norm, project, rotate    [chooses for l itself, if nothing looks ahead]
-          choose for l + 1, start its copy
-          append the token, wait for the copy of l, attention, output, FFN
+layer l:  project (Q, K, V and what foresees l + 1), rotate, append the token
+          choose for l + 1 beside the rest of the layer; its copy starts at once     [lookahead]
+          or choose for l now, and wait for its copy                                 [on demand, and layer 0]
+          wait for the copy of l, attention, output, FFN
 """
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from sparda.cache import rotate
 from sparda.engine.decoder import Decoder
-from sparda.kernels import rope_append, sparse_decode, topk_difference
+from sparda.kernels import rope_append, sparse_decode, store_token, topk_difference
 from sparda.selectors import LayerView, Selector
 from sparda.store import Store
 from sparda.transports import Transport
 
 
-def decode_step(
-    decoder: Decoder, store: Store, selector: Selector, transport: Transport, tokens: Tensor
-) -> Tensor:
-    """Read one token a sequence, [B], at ``store.positions``; return logits [B, vocab].
+@dataclass(frozen=True)
+class Step:
+    """What one step works with; ``run`` is the step."""
 
-    The positions do not move: the caller advances those sequences that go on.
+    decoder: Decoder
+    store: Store
+    selector: Selector
+    transport: Transport
+    replacement: str = "recent"
+
+    def run(self, tokens: Tensor) -> Tensor:
+        """Read one token a sequence, [B], at ``store.positions``; return logits [B, vocab].
+
+        The positions do not move: the caller advances those sequences that go on.
+        """
+        hidden, normed = self.decoder.enter(tokens)  # [B, hidden] each
+        ahead = None  # what the layer before foresees of this one, [B, n, d]
+        for layer in range(len(self.decoder.layers)):
+            with self.transport.traced("layer", layer):
+                attended, ahead = self._attention(layer, normed, ahead)
+                with self.transport.traced("ffn", layer):
+                    hidden, normed = self.decoder.after_attention(layer, hidden, attended.flatten(1))
+        return self.decoder.logits(normed)
+
+    def _attention(self, layer: int, normed: Tensor, ahead: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Attention of one layer, [B, H_q, d], and what it foresees of the next."""
+        state, positions, rule = self.store.layers[layer], self.store.positions, self.store.plan.sparsity
+        early = self.selector.looks_ahead and self.transport.early
+        q, k, v, following, own = self.decoder.project(layer, normed)
+        if early and layer:
+            self.transport.chosen(layer)
+        tail = state.selection.tail_slot if early and layer else self.store.nowhere
+        q, following = rope_append(
+            q, k, v, following, self.decoder.cos, self.decoder.sin, positions, tail, state.cache, rule
+        )
+        if state.index is not None:
+            self._append_index(layer)
+        if not (early and layer):
+            self._choose(layer, q, self._turned(own) if own is not None else ahead)
+            store_token(v, positions, state.selection.tail_slot, state.cache)
+        if early and layer + 1 < len(self.decoder.layers):
+            self._choose(layer + 1, None, following, early=True)
+        if state.offloaded:
+            with self.transport.traced("wait", layer):
+                self.transport.wait(layer)
+        chosen, scale = state.selection, self.decoder.attention_scale
+        with self.transport.traced("attention", layer):
+            attended = sparse_decode(
+                q, state.cache.slots, chosen.slot_ids, chosen.block_ids, positions + 1, scale
+            )
+        return attended, following
+
+    def _choose(self, layer: int, q: Tensor | None, ahead: Tensor | None, early: bool = False) -> None:
+        """PREP: score, force, top-k, difference; then the copy of what is missing starts."""
+        state, rule = self.store.layers[layer], self.store.plan.sparsity
+        with self.transport.prepare(layer, early):
+            queries = q if q is not None else ahead
+            assert queries is not None  # one layer early there is no query, and the selector needs none
+            view = LayerView(
+                layer, queries[:, :, None], self._keys(layer), self.store.positions[:, None], rule,
+                scale=self.decoder.attention_scale, ahead=None if ahead is None else ahead[:, :, None],
+                stored=state.cache.compressed if state.index is None else state.index,
+                stored_blocks=self.store.plan.n_blocks,
+            )  # fmt: skip
+            scores = self.selector.block_scores(view)[:, :, 0].contiguous()  # [B, H, N]
+            topk_difference(
+                scores, self.store.positions, state.slot_block, state.block_slot, rule,
+                out=state.selection, policy=self.replacement,
+            )  # fmt: skip
+
+    def _turned(self, own: Tensor) -> Tensor:
+        positions = self.store.positions
+        return rotate(own, self.decoder.cos[positions][:, None], self.decoder.sin[positions][:, None])
+
+    def _newest_key(self, layer: int) -> Tensor:
+        """The rotated key that was just appended, [B, H, 1, d]."""
+        ring = self.store.layers[layer].cache.ring
+        place = (self.store.positions % ring.shape[2])[:, None, None, None]
+        return ring.gather(2, place.expand(-1, ring.shape[1], 1, ring.shape[3]))
+
+    def _append_index(self, layer: int) -> None:
+        index = self.store.layers[layer].index
+        assert index is not None
+        row = self.selector.index_keys(layer, self._newest_key(layer)).to(index.dtype)
+        index.scatter_(2, self.store.positions[:, None, None, None].expand_as(row), row)
+
+    def _keys(self, layer: int) -> Tensor | None:
+        """Every key by position, [B, H, N * S, d], for a selector that reads them: nothing is offloaded."""
+        if not self.selector.needs_keys:
+            return None
+        keys = self.store.layers[layer].cache.slots[:, :, :, 0].flatten(2, 3)  # a copy
+        new = self._newest_key(layer)
+        return keys.scatter(2, self.store.positions[:, None, None, None].expand_as(new), new)
+
+
+def sample(logits: Tensor, temperature: float, top_p: float, chance: Tensor) -> Tensor:
+    """Next tokens [B] from logits [B, vocab]; temperature 0 takes the best, the lower id in a tie.
+
+    chance : [B] uniform in [0, 1), one draw a sequence; equal draws give equal tokens on every device
     """
-    hidden = decoder.enter(tokens)  # [B, hidden]
-    early = selector.looks_ahead and transport.early
-    before = None  # normed input of the layer before
-    for layer, weights in enumerate(decoder.layers):
-        normed = decoder.norm(hidden, weights.attention_norm)
-        q, k, v = decoder.project(layer, normed)
-        if layer == 0 or not early:
-            _choose(decoder, store, selector, transport, layer, normed if layer == 0 else before, q, k)
-        if early and layer + 1 < len(decoder.layers):
-            _choose(decoder, store, selector, transport, layer + 1, normed)
-        attended = _attend(decoder, store, transport, layer, q, k, v)
-        hidden = decoder.after_attention(layer, hidden, attended.flatten(1))
-        before = normed
-    return decoder.logits(hidden)
-
-
-def _choose(decoder, store, selector, transport, layer, before, q=None, k=None) -> None:
-    """PREP: score, force, top-k, difference; then start the copy of what is missing."""
-    state, positions = store.layers[layer], store.positions[:, None]  # [B, 1]
-    angles = decoder.cos[positions], decoder.sin[positions]  # [B, 1, d/2]
-    ahead = selector.look_ahead(layer, before[:, None], *angles) if selector.looks_ahead else None
-    if q is not None:
-        queries = rotate(q, *angles)[:, :, None]  # [B, H_q, 1, d]
-    else:
-        assert ahead is not None  # one layer early there is no query yet, and the selector needs none
-        queries = ahead
-    keys = None
-    if selector.needs_keys and k is not None:
-        keys = _all_keys(store, layer, rotate(k, *angles))
-    view = LayerView(
-        layer, queries, keys, positions, store.plan.sparsity, ahead=ahead,
-        stored=state.cache.compressed, stored_blocks=store.plan.n_blocks,
-    )  # fmt: skip
-    scores = selector.block_scores(view)[:, :, 0].contiguous()  # [B, H, N]
-    topk_difference(
-        scores, store.positions, state.slot_block, state.block_slot, store.plan.sparsity, out=state.selection
-    )
-    if state.offloaded:
-        transport.start(layer)
-
-
-def _all_keys(store: Store, layer: int, new: Tensor) -> Tensor:
-    """Keys by position, [B, H, N * S, d], with the new token's [B, H, d]: only where nothing is offloaded."""
-    keys = store.layers[layer].cache.slots[:, :, :, 0].flatten(2, 3)  # a copy
-    places = store.positions[:, None, None, None].expand(-1, new.shape[1], 1, new.shape[2])
-    return keys.scatter(2, places, new[:, :, None])
-
-
-def _attend(decoder, store, transport, layer, q, k, v) -> Tensor:
-    """Append the token, wait for the blocks, attend: [B, H_q, d]."""
-    state = store.layers[layer]
-    rotated, _ = rope_append(
-        q.contiguous(), k.contiguous(), v.contiguous(), None, decoder.cos, decoder.sin, store.positions,
-        state.selection.tail_slot, state.cache, store.plan.sparsity,
-    )  # fmt: skip
-    if state.offloaded:
-        transport.wait(layer)
-    chosen = state.selection
-    lengths = store.positions + 1
-    return sparse_decode(rotated, state.cache.slots, chosen.slot_ids, chosen.block_ids, lengths)
-
-
-def sample(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> Tensor:
-    """Next tokens [B] from logits [B, vocab]; temperature 0 takes the best, the lower id in a tie."""
     if temperature == 0:
         return logits.argmax(-1)
     weights, order = (logits / temperature).softmax(-1).sort(-1, descending=True)
-    kept = weights.cumsum(-1) - weights < top_p  # the token that crosses top_p stays
-    weights = weights.masked_fill(~kept, 0.0)
-    return order.gather(-1, torch.multinomial(weights, 1, generator=generator))[:, 0]
+    reached = weights.cumsum(-1)
+    weights = weights.masked_fill(reached - weights >= top_p, 0.0)  # the token that crosses top_p stays
+    reached = weights.cumsum(-1)
+    place = (reached <= chance[:, None] * reached[:, -1:]).sum(-1, keepdim=True)
+    return order.gather(-1, place.clamp(max=weights.shape[-1] - 1))[:, 0]

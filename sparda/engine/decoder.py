@@ -1,22 +1,27 @@
 """The decoder as the engine computes it: fused weights and the few operations between the attentions.
 
-Llama-family only so far: RMSNorm, SwiGLU, rotate-half RoPE, no biases. The three scalings are those of
-muP models such as MiniCPM4.1; Llama has them all at 1.
+Llama family: RMSNorm, SwiGLU, rotate-half RoPE, no biases. The three scalings are those of muP models such as
+MiniCPM4.1; Llama has them all at 1. ``sparda.engine.weights`` makes decoders.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, linear
+
+from sparda.kernels import add_norm, silu_mul
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """qkv [(H_q + 2H) * d, hidden]; out [hidden, H_q * d]; gate_up [2 * ffn, hidden]; down [hidden, ffn]."""
+    """qkv [(H_q + 2H + n) * d, hidden]; out [hidden, H_q * d]; gate_up [2 * ffn, hidden]; down [hidden, ffn].
+
+    The n last heads of qkv foresee the next layer's choice (and in layer 0 then its own): ``with_ahead``.
+    """
 
     qkv: Tensor
     out: Tensor
@@ -43,81 +48,68 @@ class Decoder:
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    attention_scale: float | None = None  # None: 1 / sqrt(d)
+    ahead_heads: int = 0  # heads that foresee one layer's choice
 
-    def enter(self, tokens: Tensor) -> Tensor:
-        """Token ids [...] -> hidden states [..., hidden]."""
-        return embedding(tokens, self.embed) * self.embed_scale
+    @property
+    def device(self) -> torch.device:
+        return self.embed.device
 
-    def norm(self, hidden: Tensor, gain: Tensor) -> Tensor:
-        return rms_norm(hidden, gain.shape, gain, self.eps)
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.dtype
 
-    def project(self, layer: int, normed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q [..., H_q, d], k and v [..., H, d] before RoPE."""
+    def with_ahead(self, weights: Callable[[int], Tensor]) -> Decoder:
+        """Fuse ``Selector.ahead_weights``, which foresee choices, into the first product of each layer."""
+        layers, last = [], len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            targets = ([i + 1] if i < last else []) + ([0] if i == 0 else [])
+            rows = [weights(target).to(layer.qkv) for target in targets]
+            layers.append(replace(layer, qkv=torch.cat([layer.qkv, *rows])) if rows else layer)
+        return replace(self, layers=layers, ahead_heads=len(weights(0)) // self.head_dim)
+
+    def enter(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Token ids [...] -> hidden states and the first layer's normed input, [..., hidden] each."""
+        hidden = embedding(tokens, self.embed)
+        if self.embed_scale != 1.0:
+            hidden = hidden * self.embed_scale
+        return add_norm(hidden, None, self.layers[0].attention_norm, self.eps)
+
+    def project(
+        self, layer: int, normed: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """q [..., H_q, d]; k, v [..., H, d]; what foresees the next layer, and in layer 0 itself.
+
+        Not rotated yet. The last two are [..., n, d], or None where there is none.
+        """
         heads = linear(normed, self.layers[layer].qkv).unflatten(-1, (-1, self.head_dim))
-        q, k, v = heads.split([self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=-2)
-        return q, k, v
+        sizes = [self.n_heads, self.n_kv_heads, self.n_kv_heads]
+        n_ahead = (heads.shape[-2] - sum(sizes)) // max(1, self.ahead_heads)
+        parts = heads.split([*sizes, *[self.ahead_heads] * n_ahead], dim=-2)
+        following = parts[3] if n_ahead and layer + 1 < len(self.layers) else None
+        own = parts[-1] if n_ahead and layer == 0 else None
+        return parts[0], parts[1], parts[2], following, own
 
-    def after_attention(self, layer: int, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Output projection and FFN with their residuals; attended [..., H_q * d]."""
-        w = self.layers[layer]
-        hidden = hidden + self.residual_scale * linear(attended, w.out)
-        gate, up = linear(self.norm(hidden, w.ffn_norm), w.gate_up).chunk(2, -1)
-        return hidden + self.residual_scale * linear(silu(gate) * up, w.down)
+    def after_attention(self, layer: int, hidden: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """Output projection and FFN with their residuals; attended [..., H_q * d].
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., hidden] -> [..., vocab] float32."""
-        return linear(self.norm(hidden, self.final_norm), self.head).float() * self.logit_scale
+        Returns the new hidden states, and those normed for what comes next: a layer, or the logits.
+        """
+        w, scale = self.layers[layer], self.residual_scale
+        hidden, normed = add_norm(hidden, linear(attended, w.out), w.ffn_norm, self.eps, scale)
+        update = linear(silu_mul(linear(normed, w.gate_up)), w.down)
+        last = layer + 1 == len(self.layers)
+        gain = self.final_norm if last else self.layers[layer + 1].attention_norm
+        return add_norm(hidden, update, gain, self.eps, scale)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """The last layer's normed output [..., hidden] -> [..., vocab] float32."""
+        logits = linear(normed, self.head).float()
+        return logits if self.logit_scale == 1.0 else logits * self.logit_scale
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights; tied ones count once."""
-        tensors = [self.embed, self.final_norm, self.head]
+        """Bytes of all weights and rotary tables; tied ones count once."""
+        tensors = [self.embed, self.final_norm, self.head, self.cos, self.sin]
         tensors += [t for layer in self.layers for t in vars(layer).values()]
         return sum(n for _, n in {(t.data_ptr(), t.nbytes) for t in tensors})
-
-
-@torch.no_grad()
-def from_hugging_face(model: Any, max_tokens: int) -> Decoder:
-    """Fuse the weights of a Llama-family model; they are copied, only embeddings are shared.
-
-    TypeError: a model with another layout; ValueError: more tokens than the model was made for.
-    """
-    config, inner = model.config, getattr(model, "model", None)
-    if config.model_type != "llama" or inner is None:
-        raise TypeError(
-            f"the engine runs Llama models so far, got {config.model_type!r}; use sparda.attach for others"
-        )
-    if max_tokens > config.max_position_embeddings:
-        raise ValueError(
-            f"max_tokens = {max_tokens} passes the model's context of {config.max_position_embeddings}"
-        )
-    if any(name.endswith(".bias") for name, _ in inner.named_parameters()):
-        raise TypeError("the engine has no biases in its projections; use sparda.attach for this model")
-    first = inner.layers[0].self_attn
-    places = torch.arange(max_tokens, device=inner.embed_tokens.weight.device)[None]
-    cos, sin = inner.rotary_emb(inner.embed_tokens.weight.new_empty(1, dtype=torch.float32), places)
-    half = first.head_dim // 2
-    return Decoder(
-        layers=[_fuse(layer) for layer in inner.layers],
-        embed=inner.embed_tokens.weight.detach(),
-        final_norm=inner.norm.weight.detach(),
-        head=model.lm_head.weight.detach(),
-        n_heads=config.num_attention_heads,
-        n_kv_heads=config.num_key_value_heads,
-        head_dim=first.head_dim,
-        eps=config.rms_norm_eps,
-        cos=cos[0, :, :half].float().contiguous(),
-        sin=sin[0, :, :half].float().contiguous(),
-    )
-
-
-def _fuse(layer: Any) -> LayerWeights:
-    attention, ffn = layer.self_attn, layer.mlp
-    return LayerWeights(
-        qkv=torch.cat([p.weight for p in (attention.q_proj, attention.k_proj, attention.v_proj)]),
-        out=attention.o_proj.weight.detach(),
-        gate_up=torch.cat([ffn.gate_proj.weight, ffn.up_proj.weight]),
-        down=ffn.down_proj.weight.detach(),
-        attention_norm=layer.input_layernorm.weight.detach(),
-        ffn_norm=layer.post_attention_layernorm.weight.detach(),
-    )

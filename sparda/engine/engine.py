@@ -11,17 +11,18 @@ from torch import Tensor
 
 from sparda import transports
 from sparda.blocks import count_blocks
-from sparda.engine.decode import decode_step, sample
-from sparda.engine.decoder import from_hugging_face
-from sparda.engine.prefill import prefill
+from sparda.engine.decoder import Decoder
+from sparda.engine.reply import Reply
+from sparda.engine.session import Session
+from sparda.engine.weights import from_hugging_face
+from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
 from sparda.spec import Sparsity
-from sparda.store import Plan, Store
 
 
 @dataclass(frozen=True)
 class Generated:
-    """New tokens of each sequence, stop token included where one came; and the bytes that the store held."""
+    """New tokens of each sequence, stop token included where one came; and the bytes that were held."""
 
     tokens: list[list[int]]
     ledger: dict[str, int]
@@ -30,12 +31,17 @@ class Generated:
 class Engine:
     """Generates from a Llama-family model; every compared system is one line of configuration.
 
-    selector  : a name of ``sparda.selectors`` with its options as keywords, or a Selector
-    sparsity  : block size, forced blocks and budget
-    cache     : "full" (nothing offloaded), "k" or a number of slots
-    transport : a name of ``sparda.transports``; default "none" for a full cache, else "lookahead" for a
-                selector that looks ahead and "demand" for others
-    max_tokens: longest sequence, prompt and reply together
+    model      : a Hugging Face model, or a Decoder
+    selector   : a name of ``sparda.selectors`` with its options as keywords, or a Selector
+    sparsity   : block size, forced blocks and budget
+    cache      : "full" (nothing offloaded), "k" or a number of slots
+    transport  : a name of ``sparda.transports``; default "none" for a full cache, else "lookahead" for a
+                 selector that looks ahead and "demand" for others
+    max_tokens : longest sequence, prompt and reply together
+    replacement: which block makes room in a cache larger than k: "recent" (longest not chosen) or "score"
+    n_ctas     : CTAs that copy blocks; None: the transport's default
+    graph      : decode as a CUDA graph; None: on a GPU, if the transport can be captured
+    host       : pinned memory to use instead of allocating it, ``sparda.plan.HostPool``
 
     Raises ValueError for names or combinations that cannot be served, TypeError for another kind of model.
     """
@@ -43,23 +49,29 @@ class Engine:
     def __init__(
         self, model: Any, *, selector: str | Selector = "query", sparsity: Sparsity, cache: int | str = "k",
         transport: str | None = None, max_tokens: int = 4096, layer0_resident: bool = True,
-        **selector_options,
+        replacement: str = "recent", n_ctas: int | None = None, graph: bool | None = None,
+        host: HostPool | None = None, **selector_options,
     ):  # fmt: skip
         self.selector = make(selector, **selector_options)
-        full = cache == "full"
         best = "lookahead" if self.selector.looks_ahead else "demand"
-        self.transport = transports.get(transport or ("none" if full else best))
+        self.transport = transports.get(transport or ("none" if cache == "full" else best))
         self.sparsity, self.cache, self.max_tokens = sparsity, cache, max_tokens
-        self.layer0_resident = layer0_resident
-        self._check_combination(full)
+        self.layer0_resident, self.replacement, self.n_ctas = layer0_resident, replacement, n_ctas
+        self.host = host
+        self._check_combination()
         if isinstance(self.selector, All):  # k is every block
             budget = max(sparsity.budget_blocks, count_blocks(max_tokens, sparsity))
             self.sparsity = replace(sparsity, budget_blocks=budget)
-        self.decoder = from_hugging_face(model, max_tokens)
-        self.device, self.dtype = model.device, self.decoder.embed.dtype
+        decoder = model if isinstance(model, Decoder) else from_hugging_face(model, max_tokens)
+        self.selector = self.selector.to(decoder.device, decoder.dtype)
+        if self.selector.looks_ahead:
+            decoder = decoder.with_ahead(self.selector.ahead_weights)
+        self.decoder = decoder
+        self.graph = self._can_capture() if graph is None else graph
+        self._session: Session | None = None
 
-    def _check_combination(self, full: bool) -> None:
-        name, way = self.selector.name, self.transport.name
+    def _check_combination(self) -> None:
+        full, name, way = self.cache == "full", self.selector.name, self.transport.name
         if full != (way == "none"):
             raise ValueError(
                 f"cache={self.cache!r} and transport={way!r} do not fit: a full cache needs no transport, "
@@ -77,57 +89,75 @@ class Engine:
             raise ValueError("looking ahead needs local_blocks >= 1: the newest window is not scored in time")
         if early and not self.layer0_resident:
             raise ValueError("layer 0 has no layer before it; keep layer0_resident=True when looking ahead")
+        if self.replacement not in ("recent", "score"):
+            raise ValueError(f"replacement is 'recent' or 'score', got {self.replacement!r}")
 
-    @torch.inference_mode()
-    def generate(
-        self, prompts: Sequence[Sequence[int] | Tensor], *, max_new_tokens: int, temperature: float = 0.0,
-        top_p: float = 1.0, seed: int = 0, stop: Collection[int] = (),
-        on_token: Callable[[int, int], None] | None = None,
-    ) -> Generated:  # fmt: skip
-        """Continue every prompt by up to ``max_new_tokens``.
+    def _can_capture(self) -> bool:
+        return self.decoder.device.type == "cuda" and self.transport.captured and not self.selector.needs_keys
 
-        prompts  : token ids, one list a sequence, of any lengths
-        stop     : tokens that end a sequence
-        on_token : called with (sequence, token) as each token comes
-        """
-        texts = [torch.as_tensor(p, device=self.device).flatten() for p in prompts]
-        self._check_request(texts, max_new_tokens, temperature, top_p)
-        store = Store(self._plan(len(texts)))
-        jobs = {i: state.job for i, state in enumerate(store.layers) if state.offloaded}
-        generator = torch.Generator(self.device).manual_seed(seed)
-        transport = self.transport(jobs)
-        try:
-            ends = [prefill(self.decoder, store, self.selector, i, text) for i, text in enumerate(texts)]
-            replies, logits = [[] for _ in texts], torch.stack(ends)
-            going = torch.ones(len(texts), dtype=torch.bool, device=self.device)
-            for step in range(max_new_tokens):
-                tokens = sample(logits, temperature, top_p, generator)
-                self._deliver(replies, tokens, going, stop, on_token)
-                if not going.any() or step + 1 == max_new_tokens:
-                    break
-                logits = decode_step(self.decoder, store, self.selector, transport, tokens)
-                store.positions += going
-        finally:
-            transport.close()
-        return Generated(replies, store.ledger() | {"weights": self.decoder.nbytes})
-
-    @staticmethod
-    def _deliver(replies, tokens, going, stop, on_token) -> None:
-        """Hand over the tokens of the sequences that go on; those that stop stay where they are."""
-        for i, token in enumerate(tokens.tolist()):
-            if not going[i]:
-                continue
-            replies[i].append(token)
-            if on_token is not None:
-                on_token(i, token)
-            going[i] = token not in stop
-
-    def _plan(self, batch: int) -> Plan:
+    def plan(self, batch: int) -> Plan:
+        """Sizes of a batch's store: what it will take, before anything is allocated."""
         d = self.decoder
         return Plan(
             batch, self.max_tokens, len(d.layers), d.n_kv_heads, d.head_dim, self.sparsity, self.cache,
-            self.layer0_resident, self.dtype, self.device,
+            self.layer0_resident, d.dtype, d.device,
+            index_dim=self.selector.index_dim,
         )  # fmt: skip
+
+    def session(self, batch: int) -> Session:
+        """The store, transport and graph of a batch; kept for the next batch of the same size.
+
+        MemoryError: host or GPU memory is too small, with what to lower; nothing stays allocated.
+        """
+        if self._session is not None and self._session.store.plan.batch == batch:
+            return self._session
+        self.close()
+        try:
+            self._session = Session(
+                self.decoder, self.plan(batch), self.selector, self.transport, replacement=self.replacement,
+                n_ctas=self.n_ctas, graph=self.graph, host=self.host,
+            )  # fmt: skip
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(_explain(error)) from error
+        return self._session
+
+    def close(self) -> None:
+        """Give back the store, pinned memory and graphs; the engine can be used again."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int] | Tensor], *, max_new_tokens: int, temperature: float = 0.0,
+        top_p: float = 1.0, seed: int = 0, stop: Collection[int] = (),
+        on_token: Callable[[int, int], None] | None = None, progress: bool = False,
+        patience_s: float = 60.0,
+    ) -> Generated:  # fmt: skip
+        """Continue every prompt by up to ``max_new_tokens``.
+
+        prompts    : token ids, one list a sequence, of any lengths
+        stop       : tokens that end a sequence
+        on_token   : called with (sequence, token) as each token comes
+        progress   : show a bar of the steps
+        patience_s : a step that takes longer is given up
+
+        MemoryError: host or GPU memory is too small; TimeoutError: a step does not end. After any error the
+        memory is given back, and the next call works.
+        """
+        texts = [torch.as_tensor(p, dtype=torch.int64).flatten() for p in prompts]
+        self._check_request(texts, max_new_tokens, temperature, top_p)
+        texts = [text.to(self.decoder.device) for text in texts]
+        try:
+            session = self.session(len(texts))
+            reply = Reply(session, max_new_tokens, temperature, top_p, seed, stop, on_token, patience_s)
+            tokens = reply.run(texts, progress)
+        except torch.OutOfMemoryError as error:
+            self.close()
+            raise MemoryError(_explain(error)) from error
+        except BaseException:
+            self.close()
+            raise
+        return Generated(tokens, session.ledger())
 
     def _check_request(self, texts, max_new_tokens, temperature, top_p) -> None:
         if not texts or min(len(t) for t in texts) < 1 or max_new_tokens < 1:
@@ -138,5 +168,17 @@ class Engine:
                 f"the longest prompt and its reply take {longest} tokens, but the engine was made for "
                 f"{self.max_tokens}; make it with max_tokens={longest} or shorten one of them"
             )
+        vocab, used = len(self.decoder.embed), torch.cat([t.cpu() for t in texts])
+        if int(used.min()) < 0 or int(used.max()) >= vocab:
+            raise ValueError(
+                f"token ids must lie in 0..{vocab - 1}, got {int(used.min())}..{int(used.max())}"
+            )
         if temperature < 0 or not 0 < top_p <= 1:
             raise ValueError(f"temperature must be >= 0 and 0 < top_p <= 1, got {temperature}, {top_p}")
+
+
+def _explain(error: torch.OutOfMemoryError) -> str:
+    return (
+        f"the GPU has not enough memory ({str(error).splitlines()[0].rstrip('.')}); lower the batch, "
+        "max_tokens or the number of cache slots, or close other programs that use it"
+    )

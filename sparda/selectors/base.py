@@ -12,6 +12,8 @@ from torch import Tensor
 
 from sparda import blocks
 from sparda.attention import query_slices
+from sparda.cache import rotate
+from sparda.kernels import compress_keys, select_topk
 from sparda.spec import Sparsity
 
 
@@ -22,8 +24,9 @@ class LayerView:
     queries    : [B, H_q, T_q, d] post-RoPE
     keys       : [B, H, T, d] post-RoPE, index = position; None where they are offloaded
     positions  : [B, T_q] int64
-    ahead      : what ``Selector.look_ahead`` made of the layer before, [B, *, T_q, *]
-    stored     : compressed keys that are kept already, [B, H, N_c, d]; needed where keys is None
+    ahead      : what ``Selector.look_ahead`` made of the layer before, [B, n, T_q, d]
+    stored     : what scores read of the past, where it is kept already: compressed keys [B, H, N_c, d], or
+                 the selector's own index [B, H, T, r]; needed where keys is None
     """
 
     layer: int
@@ -41,7 +44,7 @@ class LayerView:
         """Compressed keys, [B, H, N_c, d]."""
         if self.stored is not None:
             return self.stored
-        return blocks.compress_keys(self.all_keys, self.sparsity)
+        return compress_keys(self.all_keys.contiguous(), self.sparsity)
 
     @property
     def all_keys(self) -> Tensor:
@@ -80,26 +83,55 @@ class Selector(ABC):
     name: str = ""
     needs_keys: ClassVar[bool] = False  # reads every key, so that nothing can be offloaded
     looks_ahead: ClassVar[bool] = False  # knows layer l+1's choice in layer l, so that a copy can overlap
+    own_index: ClassVar[bool] = False  # scores against an index of its own instead of the compressed keys
+
+    @property
+    def index_dim(self) -> int:
+        """For ``own_index``: r, channels of a row of the index."""
+        return 0
 
     @abstractmethod
     def block_scores(self, view: LayerView) -> Tensor:
         """Return [B, H, T_q, N] float32, higher is better, -inf where a block has no score."""
 
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Selector:
+        """The same selector with its weights there; itself, where it has none."""
+        return self
+
+    def ahead_weights(self, layer: int) -> Tensor:
+        """Rows [n * d, hidden] that foresee ``layer``'s choice from the layer before (layer 0: from itself).
+
+        They apply to the normed attention input; the result is rotated like a query.
+        """
+        raise NotImplementedError(f"selector {self.name!r} does not look ahead")
+
     def look_ahead(self, layer: int, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """What a selector that looks ahead takes from the layer before, in one step of its own.
+        """Apply ``ahead_weights``: what is handed back as ``view.ahead``, [B, n, T_q, d].
 
         layer  : the layer that will be selected for
         hidden : [B, T_q, hidden] normed attention input of the layer before (for layer 0: its own)
         cos, sin : [B, T_q, d/2] float32 rotary angles of those positions
-        returns  [B, *, T_q, *], handed back as ``view.ahead``
         """
-        raise NotImplementedError(f"selector {self.name!r} does not look ahead")
+        flat = torch.nn.functional.linear(hidden, self.ahead_weights(layer))
+        heads = flat.unflatten(-1, (-1, 2 * cos.shape[-1])).transpose(1, 2)
+        return rotate(heads, cos[:, None], sin[:, None])
+
+    def index_keys(self, layer: int, keys: Tensor) -> Tensor:
+        """For ``own_index``: post-RoPE keys [B, H, t, d] -> rows of the index [B, H, t, r]."""
+        raise NotImplementedError(f"selector {self.name!r} scores against the compressed keys")
 
     def select(self, view: LayerView) -> Tensor:
-        """Return the chosen blocks, [B, H, T_q, k] as ``blocks.select_blocks``, streamed over queries."""
-        widest = view.queries.shape[0] * view.queries.shape[1] * max(view.compressed.shape[2], view.n_blocks)
+        """Choose [B, H, T_q, k] int32 as ``blocks.select_blocks`` says, streamed over queries."""
+        widest = self._row_elements(view)
         parts = query_slices(view.queries.shape[2], widest)
         return torch.cat([self._choose(view.at(part)) for part in parts], dim=2)
 
     def _choose(self, view: LayerView) -> Tensor:
-        return blocks.select_blocks(self.block_scores(view), view.positions, view.sparsity)
+        return select_topk(self.block_scores(view), view.positions, view.sparsity)
+
+    def _row_elements(self, view: LayerView) -> int:
+        """Elements of the widest temporary per query: on a GPU the kernels keep only block scores."""
+        pairs = view.queries.shape[0] * view.queries.shape[1]
+        if view.queries.is_cuda:
+            return pairs * view.n_blocks
+        return pairs * max((view.compressed if view.stored is None else view.stored).shape[2], view.n_blocks)

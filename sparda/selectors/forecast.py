@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from sparda import blocks
 from sparda.forecast import Forecast as Weights
+from sparda.kernels import score_blocks
 from sparda.selectors.base import LayerView, Selector
 
 
@@ -17,12 +18,15 @@ class Forecast(Selector):
     name = "forecast"
     looks_ahead = True
 
-    def look_ahead(self, layer: int, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The rotated Forecast, [B, H, T_q, d]."""
-        return self.weights.heads(layer, hidden, cos, sin)
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Forecast:
+        return replace(self, weights=self.weights.to(device, dtype))
+
+    def ahead_weights(self, layer: int) -> Tensor:
+        """The Forecast of the layer before, [H * d, hidden]."""
+        return self.weights.weight(layer)
 
     def block_scores(self, view: LayerView) -> Tensor:
         if view.ahead is None:
             raise ValueError("the Forecast needs the layer before; select inside attach() or the engine")
-        scores = blocks.forecast_scores(view.ahead, view.compressed, view.positions, view.sparsity)
-        return blocks.pool_to_blocks(scores, view.n_blocks, view.sparsity)
+        ahead = view.ahead.contiguous()
+        return score_blocks(ahead, view.compressed, view.positions, view.sparsity, view.n_blocks)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparda import blocks
+from sparda.kernels import score_blocks_query
 from sparda.selectors.base import LayerView, Selector
 
 
@@ -15,7 +15,7 @@ class Query(Selector):
     name = "query"
 
     def block_scores(self, view: LayerView) -> Tensor:
-        scores = blocks.query_scores(
-            view.queries, view.compressed, view.positions, view.sparsity, scale=view.scale
+        queries = view.queries.contiguous()
+        return score_blocks_query(
+            queries, view.compressed, view.positions, view.sparsity, view.n_blocks, scale=view.scale
         )
-        return blocks.pool_to_blocks(scores, view.n_blocks, view.sparsity)

@@ -1,13 +1,27 @@
-"""How do missed blocks come? One file per answer."""
+"""How do missed blocks come? One file per answer.
+
+A layer's misses go through four calls, in this order:
+
+    with transport.prepare(l):   the engine scores, takes the top k and lists the misses; then the copy starts
+    transport.chosen(l)          before anything reads the lists or the tail slot of l
+    transport.wait(l)            before attention reads the slots of l
+
+On a GPU a transport that starts early prepares on a stream of its own, beside the attention of the layer
+before.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from sparda.trace import Trace
 
 Job = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # host, slots, src, dst, count: as gather_misses takes it
 
@@ -15,27 +29,76 @@ Job = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # host, slots, src, dst, co
 class Transport(ABC):
     """Copies the misses of a layer from host memory into its slots.
 
-    ``start`` is called once the layer's miss list is written, on the stream that wrote it; ``wait`` before
-    attention reads the slots. Between the two the list must not change.
+    jobs   : for each layer whose blocks are offloaded, what to copy
+    n_ctas : CTAs that copy, where a kernel of ours does; None: its default
     """
 
     name: ClassVar[str] = ""
     early: ClassVar[bool] = False  # starts one layer early, with a selector that looks ahead
     only_early: ClassVar[bool] = False  # and is of no use with another
+    captured: ClassVar[bool] = True  # never waits for the GPU, so that a CUDA graph can hold it
 
-    def __init__(self, jobs: Mapping[int, Job]):
+    def __init__(self, jobs: Mapping[int, Job], n_ctas: int | None = None):
+        from sparda.kernels.gather_misses import N_CTAS
+
         self.jobs = jobs
+        self.n_ctas = n_ctas or N_CTAS
+        self.trace: Trace | None = None
+        self.on_gpu = any(job[1].is_cuda for job in jobs.values())
+        self._ahead: torch.cuda.Stream | None = None
+        if self.on_gpu and self.early:
+            self._ahead = torch.cuda.Stream(priority=-1)
+            self._chosen = {layer: torch.cuda.Event() for layer in jobs}
+
+    @contextmanager
+    def prepare(self, layer: int, early: bool = False) -> Iterator[None]:
+        """Choose inside; the copy starts at the end. ``early``: for the next layer, beside this one."""
+        if not early or self._ahead is None:
+            with self.traced("prep", layer):
+                yield
+            self._start(layer)
+            return
+        self._ahead.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._ahead):
+            with self.traced("prep", layer):
+                yield
+            self._chosen[layer].record()
+            self._start(layer)
+
+    def _start(self, layer: int) -> None:
+        if layer in self.jobs:
+            self.start(layer)
+
+    def chosen(self, layer: int) -> None:
+        """Hold the stream until the early choice for ``layer`` stands."""
+        if self._ahead is not None:
+            torch.cuda.current_stream().wait_event(self._chosen[layer])
 
     @abstractmethod
     def start(self, layer: int) -> None:
-        """Begin to copy the layer's misses."""
+        """Begin to copy the layer's misses; the list is complete on the current stream."""
 
     @abstractmethod
     def wait(self, layer: int) -> None:
         """Return, or hold the stream, until the layer's misses are in their slots."""
 
+    def resume(self) -> None:  # noqa: B027 (most keep nothing running)
+        """Called before each step, or replay of one."""
+
+    def pause(self) -> None:  # noqa: B027
+        """Called before kernels are loaded and graphs captured: nothing may occupy the GPU."""
+
     def close(self) -> None:  # noqa: B027 (most have nothing to give back)
         """Give back streams and memory; the transport cannot be used afterwards."""
+
+    @contextmanager
+    def traced(self, kind: str, layer: int) -> Iterator[None]:
+        """Mark when this part of a layer runs, if a trace is taken."""
+        if self.trace is not None:
+            self.trace.mark(kind, layer, "start")
+        yield
+        if self.trace is not None:
+            self.trace.mark(kind, layer, "end")
 
 
 class SideStream(Transport):
@@ -46,10 +109,9 @@ class SideStream(Transport):
 
     early = True
 
-    def __init__(self, jobs: Mapping[int, Job]):
-        super().__init__(jobs)
-        self._on_gpu = any(job[1].is_cuda for job in jobs.values())
-        if self._on_gpu:
+    def __init__(self, jobs: Mapping[int, Job], n_ctas: int | None = None):
+        super().__init__(jobs, n_ctas)
+        if self.on_gpu:
             self._stream = torch.cuda.Stream(priority=-1)
             self._done = {layer: torch.cuda.Event() for layer in jobs}
 
@@ -58,21 +120,23 @@ class SideStream(Transport):
         """Copy the layer's misses on the current stream."""
 
     def start(self, layer: int) -> None:
-        if not self._on_gpu:
+        if not self.on_gpu:
             return
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self.copy(layer)
+            with self.traced("transfer", layer):
+                self.copy(layer)
             self._done[layer].record()
 
     def wait(self, layer: int) -> None:
-        if self._on_gpu:
+        if self.on_gpu:
             torch.cuda.current_stream().wait_event(self._done[layer])
         else:
-            self.copy(layer)
+            with self.traced("transfer", layer):
+                self.copy(layer)
 
     def close(self) -> None:
-        if self._on_gpu:
+        if self.on_gpu:
             self._stream.synchronize()  # the host store is freed next
 
 

@@ -10,6 +10,7 @@ from sparda.transports.base import SideStream, listed_misses
 
 class CopyEngine(SideStream):
     name = "copy_engine"
+    captured = False  # the host reads the miss list
 
     def copy(self, layer: int) -> None:
         host, slots, sources, places = listed_misses(self.jobs[layer])

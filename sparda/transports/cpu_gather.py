@@ -9,6 +9,7 @@ from sparda.transports.base import SideStream, listed_misses
 
 class CpuGather(SideStream):
     name = "cpu_gather"
+    captured = False  # the host reads the miss list
 
     def copy(self, layer: int) -> None:
         host, slots, sources, places = listed_misses(self.jobs[layer])

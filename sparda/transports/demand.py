@@ -10,7 +10,8 @@ class Demand(Transport):
     name = "demand"
 
     def start(self, layer: int) -> None:
-        gather_misses(*self.jobs[layer])
+        with self.traced("transfer", layer):
+            gather_misses(*self.jobs[layer], n_ctas=self.n_ctas)
 
     def wait(self, layer: int) -> None:
         pass  # the copy is on the stream that attention will use

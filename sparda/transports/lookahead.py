@@ -11,4 +11,4 @@ class Lookahead(SideStream):
     only_early = True
 
     def copy(self, layer: int) -> None:
-        gather_misses(*self.jobs[layer])
+        gather_misses(*self.jobs[layer], n_ctas=self.n_ctas)

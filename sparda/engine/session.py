@@ -1,0 +1,101 @@
+"""One batch in flight: its store, its transport, and the step that a CUDA graph holds.
+
+The first step runs eagerly, which compiles and loads every kernel; the second is captured; the third and all
+others are replays. Nothing in a step waits for the GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparda.engine.decode import Step
+from sparda.engine.decoder import Decoder
+from sparda.engine.prefill import Prefill
+from sparda.plan import HostPool, Plan
+from sparda.selectors import Selector
+from sparda.store import Store
+from sparda.trace import Trace
+from sparda.transports import Transport
+
+
+class Session:
+    """State of a batch; made by ``Engine.session``.
+
+    tokens : [B] int64, what the next step reads; afterwards the greedy next tokens
+    going  : [B] int64, 1 for the sequences that the step moves on, 0 for those that have ended
+    logits : [B, vocab] float32 of the last step
+    """
+
+    def __init__(
+        self, decoder: Decoder, plan: Plan, selector: Selector, transport: type[Transport], *,
+        replacement: str = "recent", n_ctas: int | None = None, graph: bool = False,
+        host: HostPool | None = None,
+    ):  # fmt: skip
+        self.store = Store(plan, host)
+        jobs = {i: state.job for i, state in enumerate(self.store.layers) if state.offloaded}
+        self.transport = transport(jobs, n_ctas)
+        self._step = Step(decoder, self.store, selector, self.transport, replacement)
+        device = torch.device(plan.device)
+        self.tokens = torch.zeros(plan.batch, dtype=torch.int64, device=device)
+        self.going = torch.ones(plan.batch, dtype=torch.int64, device=device)
+        self.logits = torch.zeros(plan.batch, len(decoder.head), device=device)
+        self._graph_wanted, self._warm = graph, False
+        self._graphs: dict[int | None, torch.cuda.CUDAGraph] = {}  # by the trace that it fills
+
+    @property
+    def positions(self) -> Tensor:
+        return self.store.positions
+
+    @torch.inference_mode()
+    def read(self, sequence: int, tokens: Tensor) -> Tensor:
+        """Read a prompt [T] into one place of the batch; return the logits [vocab] of its end."""
+        step = self._step
+        return Prefill(step.decoder, self.store, step.selector, sequence, tokens).run()
+
+    @torch.inference_mode()
+    def step(self, trace: Trace | None = None) -> None:
+        """Read ``tokens``, one a sequence; leave ``logits`` and the greedy ``tokens``; move on.
+
+        trace : filled with when each part of each layer ran
+        """
+        self.transport.trace = trace
+        if not (self._graph_wanted and self._warm):
+            self.transport.resume()
+            self._advance()
+            self._warm = True
+            return
+        key = None if trace is None else id(trace)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture()
+        self.transport.resume()
+        self._graphs[key].replay()
+
+    def _advance(self) -> None:
+        self.logits.copy_(self._step.run(self.tokens))
+        self.tokens.copy_(self.logits.argmax(-1))
+        self.store.positions += self.going
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        self.transport.pause()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._advance()
+        return graph
+
+    @torch.inference_mode()
+    def fill(self, n_tokens: int, seed: int = 0) -> None:
+        """Give every sequence a random past of ``n_tokens``, as if prompts had been read: speeds only."""
+        self.store.fill(n_tokens, seed)
+        self.going.fill_(1)
+
+    def ledger(self) -> dict[str, int]:
+        """Bytes held, by what they are for; "pinned" lies in host memory, all else on the device."""
+        own = sum(t.nbytes for t in (self.tokens, self.going, self.logits))
+        return self.store.ledger() | {"weights": self._step.decoder.nbytes, "workspace": own}
+
+    def close(self) -> None:
+        """Stop what runs and give memory back; the session cannot be used afterwards."""
+        self._graphs.clear()
+        self.transport.close()
