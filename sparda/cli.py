@@ -1,10 +1,12 @@
-"""The `sparda` command: reproduce, gallery, doctor."""
+"""The `sparda` command: reproduce, gallery, doctor, bench."""
 
 from __future__ import annotations
 
 import argparse
 import errno
 import sys
+
+from sparda.measure import command
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space and run again",
@@ -53,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     page.set_defaults(run=_gallery)
     check = commands.add_parser("doctor", help="say what will and will not run on this machine")
     check.set_defaults(run=_doctor)
+    command.add_to(commands)
     return top
 
 

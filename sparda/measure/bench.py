@@ -13,7 +13,6 @@ process. Times are us, medians over replays.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -27,6 +26,7 @@ from pathlib import Path
 import torch
 
 from sparda import provenance
+from sparda.measure import tables
 
 GRAPH_US = 1000.0  # shortest graph that is timed: its launch costs some us
 DATA = provenance.ROOT / "data" / "measured"
@@ -188,32 +188,25 @@ def save(rows: Sequence[Row], *, topic: str, folder: Path | None = None, about: 
     folder = folder or DATA / device_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path, sidecar = folder / "kernels.csv", folder / "kernels.json"
-    kept = {(r["kernel"], r["case"], r["backend"]): r for r in _read(path)}
-    kept |= {(r.kernel, r.case, r.backend): _printed(r) for r in rows}
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(kept[key] for key in sorted(kept))
+    printed = [{k: tables.printed(v) for k, v in asdict(r).items()} for r in rows]
+    tables.merge(path, [f.name for f in fields(Row)], ("kernel", "case", "backend"), printed)
     runs = json.loads(sidecar.read_text(encoding="utf-8")) if sidecar.exists() else {}
     runs[topic] = {"kernels": sorted({r.kernel for r in rows})} | (about or describe_run())
     sidecar.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return path
 
 
-def _read(path: Path) -> list[dict]:
-    if not path.exists():
-        return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def _printed(r: Row) -> dict:
-    return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in asdict(r).items()}
-
-
 def describe_run() -> dict:
-    """Device, driver, versions, commit, command, date and ceilings of this process."""
+    """The machine and the command, and the ceilings of this process."""
     rates = ceilings()
+    return describe_machine() | {
+        "copy_gb_per_s": round(rates.bytes_per_s / 1e9),
+        "bf16_tflop_per_s": round(rates.flop_per_s / 1e12),
+    }
+
+
+def describe_machine() -> dict:
+    """Device, driver, versions, commit, command and date."""
     return {
         "device": provenance.device(),
         "driver": _driver(),
@@ -222,8 +215,6 @@ def describe_run() -> dict:
         "commit": provenance.commit(),
         "command": "python -m " + _module() + "".join(" " + shlex.quote(a) for a in sys.argv[1:]),
         "date": provenance.today(),
-        "copy_gb_per_s": round(rates.bytes_per_s / 1e9),
-        "bf16_tflop_per_s": round(rates.flop_per_s / 1e12),
     }
 
 
