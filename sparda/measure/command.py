@@ -120,7 +120,8 @@ def show_head(columns: Sequence[str]) -> None:
     print(" ".join(f"{column[:14]:>14}" for column in columns))
 
 
-def show_one(row: dict[str, str], columns: Sequence[str]) -> None:
-    """Print some columns of a row, the status in full."""
+def show_one(row: dict[str, str], columns: Sequence[str], wall_s: float | None = None) -> None:
+    """Print some columns of a row, the status in full, and how long it took to get it."""
     cells = [f"{row.get(column, '')[:14]:>14}" for column in columns if column != "status"]
-    print(" ".join(cells), row["status"], flush=True)
+    took = "" if wall_s is None else f"({wall_s:.0f} s)"
+    print(" ".join(cells), row["status"], took, flush=True)

@@ -6,8 +6,21 @@ import gc
 import math
 from dataclasses import dataclass, field
 
+import torch
+
 from sparda.plan import HostPool, Plan
 from sparda.units import format_bytes
+
+
+class WrittenOnce(HostPool):
+    """Random pages are written by the first case: what later ones read there is as random."""
+
+    _written = False
+
+    def write(self, noise: torch.Generator) -> None:
+        if not self._written:
+            super().write(noise)
+        self._written = True
 
 
 @dataclass
@@ -33,7 +46,7 @@ class Hosts:
             self._pool, self._bytes = None, 0  # given back before more is asked for
             gc.collect()
             self._expect_allowed(n_bytes * len({i // self.share for i in range(1, plan.n_layers)}))
-            self._pool, self._bytes = HostPool(plan, self.share), n_bytes
+            self._pool, self._bytes = WrittenOnce(plan, self.share), n_bytes
         return self._pool
 
     def _expect_allowed(self, n_bytes: int) -> None:

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
@@ -41,8 +42,12 @@ def keeper(table: Table, columns: list[str], folder: Path | None) -> Callable[[d
     show_head(columns)
     about = bench.describe_machine() if folder else {}
 
+    last = perf_counter()
+
     def done(row: dict[str, str]) -> None:
-        show_one(row, columns)
+        nonlocal last
+        show_one(row, columns, perf_counter() - last)
+        last = perf_counter()
         if folder:
             keep(table, [row], folder, about)
 
