@@ -43,8 +43,9 @@ class Hosts:
             return None
         n_bytes = math.prod(plan.host_shape) * plan.dtype.itemsize
         if self._pool is None or n_bytes > self._bytes:
-            self._pool, self._bytes = None, 0  # given back before more is asked for
-            gc.collect()
+            if self._pool is not None:  # given back before more is asked for
+                self._pool, self._bytes = None, 0
+                gc.collect()
             self._expect_allowed(n_bytes * len({i // self.share for i in range(1, plan.n_layers)}))
             self._pool, self._bytes = WrittenOnce(plan, self.share), n_bytes
         return self._pool

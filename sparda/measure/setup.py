@@ -153,8 +153,8 @@ def attempt(setup: Setup, run: Any) -> tuple[dict[str, Any], str]:
 
 def _give_back(setup: Setup) -> None:
     """Only here, where no exception holds the frames that hold the tensors."""
-    gc.collect()
     if setup.on_gpu:
+        gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
