@@ -7,8 +7,9 @@
 A mark is a kernel of one thread that stores the GPU's clock (``sparda.kernels.stamp``), so it works inside a
 CUDA graph, and every replay writes anew. It is not free: a full trace has 12 marks a layer, at least 8 of
 them on the stream of compute, the others where selection and copy run, and each takes ``stamp_ns`` of its
-stream (measured when a Trace is made). So a traced step is slower than others: read shares off it, take rates
-from an untraced one, or trace fewer kinds. On a CPU a mark reads the processor's clock.
+stream: measured when a Trace is made, 0.8 us on an H200, whose timer ticks every 32 ns. So a traced step is
+slower than others: read shares off it, take rates from an untraced one, or trace fewer kinds. On a CPU a mark
+reads the processor's clock.
 """
 
 from __future__ import annotations
