@@ -41,7 +41,7 @@ class Session:
         self.going = torch.ones(plan.batch, dtype=torch.int64, device=device)
         self.logits = torch.zeros(plan.batch, len(decoder.head), device=device)
         self._graph_wanted, self._warm = graph, False
-        self._graphs: dict[int | None, torch.cuda.CUDAGraph] = {}  # by the trace that it fills
+        self._graphs: dict[Trace | None, torch.cuda.CUDAGraph] = {}  # by the trace that it fills
 
     @property
     def positions(self) -> Tensor:
@@ -65,11 +65,10 @@ class Session:
             self._advance()
             self._warm = True
             return
-        key = None if trace is None else id(trace)
-        if key not in self._graphs:
-            self._graphs[key] = self._capture()
+        if trace not in self._graphs:
+            self._graphs[trace] = self._capture()
         self.transport.resume()
-        self._graphs[key].replay()
+        self._graphs[trace].replay()
 
     def _advance(self) -> None:
         self.logits.copy_(self._step.run(self.tokens))

@@ -127,7 +127,7 @@ class Selector(ABC):
         return torch.cat([self._choose(view.at(part)) for part in parts], dim=2)
 
     def _choose(self, view: LayerView) -> Tensor:
-        return select_topk(self.block_scores(view), view.positions, view.sparsity)
+        return select_topk(self.block_scores(view).contiguous(), view.positions.contiguous(), view.sparsity)
 
     def _row_elements(self, view: LayerView) -> int:
         """Elements of the widest temporary per query: on a GPU the kernels keep only block scores."""
