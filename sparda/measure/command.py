@@ -58,7 +58,9 @@ def _model(text: str) -> str:
     return text
 
 
-def _rate(text: str) -> float:
+def _rate(text: str) -> float | None:
+    if text == "real":
+        return None
     if not 0 <= float(text) <= 1:
         raise ValueError(f"a hit rate is a share between 0 and 1, got {text}")
     return float(text)
@@ -88,7 +90,9 @@ def _options(one: argparse.ArgumentParser, name: str) -> None:
     )
     one.add_argument("--context", type=listed(int), default=contexts, help=f"tokens, {comma} [{contexts}]")
     one.add_argument("--batches", type=listed(int), default=batches, help=f"{comma} [{batches}]")
-    one.add_argument("--hit-rates", type=listed(_rate), default=rates, help=f"{comma} [{rates}]")
+    one.add_argument(
+        "--hit-rates", type=listed(_rate), default=rates, help=f"{comma} [{rates}]; real: recorded choices"
+    )
     one.add_argument("--systems", type=listed(_system), default=systems, help=f"{comma} [{systems}]")
     one.add_argument("--slots", type=listed(_slots), default="k", help=f"k or numbers of slots, {comma} [k]")
     one.add_argument("--steps", type=int, default=STEPS, help="timed steps, at least 64 [64]")

@@ -2,8 +2,10 @@
 
 The past is random, filled in as if prompts had been read; its length is such that the last step reads
 ``context`` tokens. A step is timed from event to event, gaps between steps included; ``tokens_per_s`` is the
-batch over the median step. What transfers add (``transfer_exposed_ms``) is the median step less that of the
-same line at hit rate 1.0: the stall, and what a copy slows the compute beside it by.
+batch over the median step. ``choices`` says where the blocks come from: "replayed" at the hit rate that is
+asked for, "recorded" of a real model, whose hit rate is counted, or the selector's "own". What transfers add
+(``transfer_exposed_ms``) is the median step less that of the same line at hit rate 1.0: the stall, and what a
+copy slows the compute beside it by.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ DECODE = Table(
     (
         *NAMED, "steps", "tokens_per_s", "step_ms_median", "step_ms_p99", "bound_ms", "ratio_to_bound",
         "bytes_moved_per_step", "transfer_exposed_ms", "peak_gpu_gib", "pinned_gib", "status",
-        "host_layers_per_store", "gpu_memory_gib", "date", "commit",
+        "choices", "host_layers_per_store", "gpu_memory_gib", "date", "commit",
     ),
-    (*NAMED, "host_layers_per_store", "gpu_memory_gib"),
+    (*NAMED, "choices", "host_layers_per_store", "gpu_memory_gib"),
 )  # fmt: skip
 
 
@@ -51,7 +53,7 @@ def sweep(
             at_rest[resting] = numbers["step_ms_median"]
         if numbers and case.system.offloads and resting in at_rest:
             numbers["transfer_exposed_ms"] = max(0.0, numbers["step_ms_median"] - at_rest[resting])
-        row = DECODE.row(**name(setup, case), steps=steps, status=status, **numbers, **stamp())
+        row = DECODE.row(**name(setup, case) | numbers, steps=steps, status=status, **stamp())
         rows.append(row)
         done(row)
     return rows
@@ -68,16 +70,17 @@ def measure(setup: Setup, case: Case, steps: int) -> dict[str, float]:
             session.step()
         times = torch.tensor(time_steps(setup, session, steps), dtype=torch.float64)
         median, p99 = times.quantile(torch.tensor([0.5, 0.99], dtype=torch.float64)).tolist()
-        moved = bytes_moved(setup, session)
+        misses = misses_per_head(session)
         held = running.memory(setup, session)
-    floor = bound_ms(setup, case)
-    return {
+    counted = {} if case.hit_rate is not None else {"hit_rate": 1 - misses / setup.sparsity.budget_blocks}
+    floor = bound_ms(setup, case, misses)
+    return counted | {
         "tokens_per_s": case.batch / median * 1e3,
         "step_ms_median": median,
         "step_ms_p99": p99,
         "bound_ms": floor,
         "ratio_to_bound": floor / median,
-        "bytes_moved_per_step": moved,
+        "bytes_moved_per_step": bytes_moved(setup, case, misses),
         **held,
     }
 
@@ -99,8 +102,8 @@ def time_steps(setup: Setup, session: Any, steps: int) -> list[float]:
     return [a.elapsed_time(b) for a, b in pairwise(events)]
 
 
-def bytes_moved(setup: Setup, session: Any) -> float:
-    """Bytes from the host in a step, from the miss counts of a few steps."""
+def misses_per_head(session: Any) -> float:
+    """Blocks from the host in a step, of one KV head and offloaded layer: the mean of a few steps."""
     states = [state for state in session.store.layers if state.offloaded]
     if not states:
         return 0.0
@@ -108,15 +111,17 @@ def bytes_moved(setup: Setup, session: Any) -> float:
     for _ in range(COUNTED):
         session.step()
         counts.append(torch.stack([state.selection.count for state in states]).sum())
-    misses = torch.stack(counts).double().mean().item()
-    s = setup.shape
-    block = costs.block_bytes(
-        head_dim=s.head_dim, block_size=setup.sparsity.block_size, dtype_bytes=setup.dtype.itemsize
-    )
-    return misses * block
+    pairs = states[0].slot_block.shape[0] * states[0].slot_block.shape[1]
+    return torch.stack(counts).double().mean().item() / len(states) / pairs
 
 
-def bound_ms(setup: Setup, case: Case) -> float:
+def bytes_moved(setup: Setup, case: Case, misses: float) -> float:
+    """Bytes from the host in a step."""
+    about = {"shape": setup.shape, "sparsity": setup.sparsity, "dtype_bytes": setup.dtype.itemsize}
+    return costs.miss_bytes(misses=misses, batch=case.batch, **about)
+
+
+def bound_ms(setup: Setup, case: Case, misses: float) -> float:
     """Modelled floor of a step at the rates of one H200; not a number for another device."""
     if not setup.on_gpu or "H200" not in provenance.device():
         return float("nan")
@@ -126,9 +131,6 @@ def bound_ms(setup: Setup, case: Case) -> float:
         seconds = bounds.transfer_seconds(n_bytes=weights, gb_per_s=rates.weights_gb_per_s)
         seconds += bounds.transfer_seconds(n_bytes=costs.kv_bytes(**sizes), gb_per_s=rates.kv_gb_per_s)
         return 1e3 * seconds
-    misses = 0
-    if case.system.offloads:
-        misses = bounds.misses_at(hit_rate=case.hit_rate, budget_blocks=setup.sparsity.budget_blocks)
     return 1e3 * bounds.decode_bound(sparsity=setup.sparsity, misses=misses, **sizes).seconds
 
 
@@ -146,7 +148,8 @@ def name(setup: Setup, case: Case) -> dict[str, Any]:
         "layer0": "resident",
         "context": case.context,
         "batch": case.batch,
-        "hit_rate": case.hit_rate,
+        "hit_rate": float("nan") if case.hit_rate is None else case.hit_rate,
+        "choices": "recorded" if case.hit_rate is None else "replayed" if case.system.offloads else "own",
         "host_layers_per_store": setup.hosts.share if case.system.offloads else 1,
         "gpu_memory_gib": cap / 2**30 if cap else "",
     }

@@ -13,11 +13,13 @@ import torch
 from sparda import spec
 from sparda.blocks import count_blocks
 from sparda.forecast import Forecast
+from sparda.measure import choices
 from sparda.measure.hosts import Hosts
 from sparda.measure.systems import Case
 from sparda.plan import Plan
 from sparda.selectors import Selector, make
 from sparda.selectors.proxy import Proxy
+from sparda.selectors.recorded import Recorded
 from sparda.selectors.replay import Replay
 from sparda.spec import ModelShape, Sparsity
 
@@ -108,14 +110,29 @@ def engine(setup: Setup, case: Case, *, past: int) -> Any:
         host = setup.hosts.pool(_plan(setup, case))
         selector = setup.selector(case.system.selector)
         if case.system.offloads:
-            selector = Replay(selector, case.hit_rate, past)
-            selector.ring(setup.sparsity)
+            selector = _replayed(setup, selector, case, past)
         return Engine(
             setup.model, selector=selector, sparsity=setup.sparsity, cache=case.slots,
             transport=case.system.transport, max_tokens=case.context, host=host,
         )  # fmt: skip
     except ValueError as error:
         raise Skipped(first_sentence(error)) from error
+
+
+def _replayed(setup: Setup, selector: Selector, case: Case, past: int) -> Selector:
+    if case.hit_rate is not None:
+        replay = Replay(selector, case.hit_rate, past)
+        replay.ring(setup.sparsity)
+        return replay
+    recorded = choices.load().ids
+    learned = setup.sparsity.budget_blocks - setup.sparsity.forced_blocks
+    candidates = past // setup.sparsity.block_size - setup.sparsity.local_blocks
+    if recorded.shape[-1] != learned or int(recorded.max()) >= candidates:
+        raise Skipped(
+            f"the recorded choices are {recorded.shape[-1]} of {int(recorded.max())} blocks, "
+            f"here it is {learned} of {candidates}"
+        )
+    return Recorded(selector, recorded, past)
 
 
 @contextmanager

@@ -41,18 +41,19 @@ class Case:
     """One line of a benchmark: a system at one size.
 
     slots    : "full", "k" or a number of slots a (sequence, KV head)
-    hit_rate : share of the chosen blocks that are resident already; 1.0 where nothing is offloaded
+    hit_rate : share of the chosen blocks that the step before chose too; 1.0 where nothing is offloaded;
+               None: choices that were recorded of a real model, at whatever rate they have
     """
 
     system: System
     context: int
     batch: int = 1
-    hit_rate: float = 1.0
+    hit_rate: float | None = 1.0
     slots: str | int = "k"
 
 
 def cases(
-    systems: list[str], *, contexts: list[int], batches: list[int], hit_rates: list[float],
+    systems: list[str], *, contexts: list[int], batches: list[int], hit_rates: list[float | None],
     slots: list[str | int],
 ) -> list[Case]:  # fmt: skip
     """The sweep, the largest batch first (its host memory then serves all) and the highest hit rate first.
@@ -66,6 +67,6 @@ def cases(
                 if not system.offloads:
                     found.append(Case(system, context, batch, 1.0, "full"))
                     continue
-                rates = sorted(hit_rates, reverse=True)
+                rates = sorted(hit_rates, key=lambda rate: -1.0 if rate is None else rate, reverse=True)
                 found += [Case(system, context, batch, rate, c) for c in slots for rate in rates]
     return found

@@ -67,7 +67,8 @@ def save(
             row |= {key: f"{us:.4g}" for key, us in step.summary().items()}
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
-                about = step.about | name(setup, case) | stamp()
+                known = {c: v for c, v in name(setup, case).items() if v == v}  # without NaN
+                about = step.about | known | stamp()
                 _write(Step(step.events, about), folder / f"trace_{case.system.name}_b{case.batch}.json")
         rows.append(row)
         done(row)

@@ -1,7 +1,8 @@
-"""Another selector's work with a given temporal hit rate: for benchmarks, where weights are random."""
+"""Another selector's work with a given temporal hit rate: for benchmarks, whose weights are random."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -13,24 +14,13 @@ from sparda.spec import Sparsity
 
 
 @dataclass(frozen=True)
-class Replay(Selector):
-    """Does all of ``inner``'s scoring, then overwrites the scores of a decode step.
+class Override(Selector):
+    """Does all of ``inner``'s scoring and overwrites the scores of decode steps.
 
-    Of a random ring of the blocks that may be learned, one ring for each (layer, sequence, KV head), a window
-    is wanted that moves on by as many blocks a token as must be missed: with a cache of exactly k slots every
-    step after the first misses that many a head. Layer 0, whose blocks stay on the GPU, is left alone, and so
-    is the choice for a prompt. A block missed now comes round again only after the whole ring.
-
-    hit_rate : share of the k chosen blocks, forced ones counted, that the step before chose too
-    past     : tokens that every sequence holds at least while it replays: they decide what may be learned
+    Layer 0, whose blocks stay on the GPU, is left alone, and so is the choice for a prompt.
     """
 
     inner: Selector
-    hit_rate: float
-    past: int
-    seed: int = 0
-    _ranks: dict[tuple, Tensor] = field(default_factory=dict, repr=False, compare=False)
-    name = "replay"
 
     def __post_init__(self):
         for about in ("looks_ahead", "needs_keys", "own_index"):
@@ -53,14 +43,40 @@ class Replay(Selector):
         scores = self.inner.block_scores(view)
         if view.layer == 0 or scores.shape[2] != 1:
             return scores
+        flat = scores[:, :, 0].contiguous()
+        self.overwrite(view, flat)
+        return flat[:, :, None]
+
+    @abstractmethod
+    def overwrite(self, view: LayerView, scores: Tensor) -> None:
+        """Replace the scores [B, H, N] of one step, in place; from the second step on it is captured."""
+
+
+@dataclass(frozen=True)
+class Replay(Override):
+    """A random choice with exactly the misses of a hit rate.
+
+    Of a random ring of the blocks that may be learned, one ring for each (layer, sequence, KV head), a window
+    is wanted that moves on by as many blocks a token as must be missed: with a cache of exactly k slots every
+    step after the first misses that many a head. A block missed now comes round again only after the ring.
+
+    hit_rate : share of the k chosen blocks, forced ones counted, that the step before chose too
+    past     : tokens that every sequence holds at least while it replays: they decide what may be learned
+    """
+
+    hit_rate: float
+    past: int
+    seed: int = 0
+    _ranks: dict[tuple, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    name = "replay"
+
+    def overwrite(self, view: LayerView, scores: Tensor) -> None:
         from sparda.kernels import replay_scores
 
         misses, learned, pool = self.ring(view.sparsity)
-        flat = scores[:, :, 0].contiguous()  # [B, H, N]
-        ranks = self._rank(view.layer, flat, view.sparsity)
+        ranks = self._rank(view.layer, scores, view.sparsity)
         positions = view.positions[:, 0].contiguous()
-        replay_scores(flat, ranks, positions, misses=misses, learned=learned, pool=pool)
-        return flat[:, :, None]
+        replay_scores(scores, ranks, positions, misses=misses, learned=learned, pool=pool)
 
     def ring(self, sparsity: Sparsity) -> tuple[int, int, int]:
         """Misses a head and step, blocks of the window, of the ring; ValueError where they do not fit."""
