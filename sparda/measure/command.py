@@ -76,31 +76,50 @@ def add_to(commands: Any) -> None:
         one.set_defaults(run=run)
 
 
+def defaults(name: str, on_gpu: bool) -> dict[str, str]:
+    """What is measured if nothing else is asked for; on a processor a few small cases that show it works."""
+    if not on_gpu:
+        small = {"model": "smollm2-135m", "context": "512", "batches": "1", "hit_rates": "1.0", "steps": "8"}
+        return small | {"systems": "sparda,sparse_offload,sparse"}
+    some = {"model": "minicpm4.1-8b", "context": "32768,65536,131072", "batches": "1", "hit_rates": "0.89"}
+    some |= {"systems": "sparda,sparse_offload,dense", "steps": str(STEPS)}
+    of = {
+        "decode": {
+            "context": "131072", "batches": "1,4,8,16,32,64", "hit_rates": "0.5,0.8,0.89,0.95,1.0",
+            "systems": "sparda,sparda_no_prefetch,sparse_offload,infinigen_uva,sparda_resident,sparse,dense",
+        },
+        "breakdown": {"batches": "1,16"},
+        "latency": {"context": "131072"},
+        "trace": {"context": "131072", "batches": "16", "systems": "sparda"},
+    }  # fmt: skip
+    return some | of.get(name, {})
+
+
+PARSERS = {
+    "model": _model, "context": listed(int), "batches": listed(int), "hit_rates": listed(_rate),
+    "systems": listed(_system), "steps": int,
+}  # fmt: skip
+
+
 def _options(one: argparse.ArgumentParser, name: str) -> None:
-    contexts = "131072" if name in ("decode", "latency", "trace") else "32768,65536,131072"
-    batches = {"decode": "1,4,8,16,32,64", "breakdown": "1,16", "trace": "16"}.get(name, "1")
-    rates = "0.5,0.8,0.89,0.95,1.0" if name == "decode" else "0.89"
-    systems = {
-        "decode": "sparda,sparda_no_prefetch,sparse_offload,sparda_resident,sparse,dense",
-        "trace": "sparda",
-    }.get(name, "sparda,sparse_offload,dense")
-    comma = "separated by commas"
-    one.add_argument(
-        "--model", type=_model, default="minicpm4.1-8b", help="a preset's shapes; smollm2-135m: real weights"
-    )
-    one.add_argument("--context", type=listed(int), default=contexts, help=f"tokens, {comma} [{contexts}]")
-    one.add_argument("--batches", type=listed(int), default=batches, help=f"{comma} [{batches}]")
-    one.add_argument(
-        "--hit-rates", type=listed(_rate), default=rates, help=f"{comma} [{rates}]; real: recorded choices"
-    )
-    one.add_argument("--systems", type=listed(_system), default=systems, help=f"{comma} [{systems}]")
+    comma, usual = "separated by commas", defaults(name, on_gpu=True)
+    helps = {
+        "model": "a preset, with random weights; smollm2-135m with its own",
+        "context": f"tokens, {comma}",
+        "batches": comma,
+        "hit_rates": f"{comma}; real: choices recorded of a model",
+        "systems": f"{comma}, of {', '.join(SYSTEMS)}",
+        "steps": f"timed steps, at least {STEPS} on a GPU",
+    }
+    for option, about in helps.items():
+        flag = "--" + option.replace("_", "-")
+        one.add_argument(flag, type=PARSERS[option], help=f"{about} [{usual[option]}]")
     one.add_argument("--slots", type=listed(_slots), default="k", help=f"k or numbers of slots, {comma} [k]")
-    one.add_argument("--steps", type=int, default=STEPS, help="timed steps, at least 64 [64]")
     one.add_argument("--repeats", type=int, default=3, help="timed prompts of prefill, the median counts [3]")
     one.add_argument("--gpu-memory", type=size, help="stand in for a smaller card, such as 80GiB")
     one.add_argument("--host-memory", type=size, help="most host memory to pin, such as 120GiB")
     one.add_argument("--share-host", type=int, default=1, help="layers that share host pages (speed only)")
-    one.add_argument("--device", choices=("cuda", "cpu"), help="cpu only checks that all works")
+    one.add_argument("--device", choices=("cuda", "cpu"), help="cpu only checks that all works, on little")
     one.add_argument("--out", type=Path, metavar="DIR", help="default: data/measured/<device>/")
 
 
@@ -111,6 +130,9 @@ def run(options: argparse.Namespace) -> int:
     from sparda.measure import runs
 
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    for option, text in defaults(options.what, device.type == "cuda").items():
+        if getattr(options, option) is None:
+            setattr(options, option, PARSERS[option](text))
     problem = runs.problem(options, device)
     if problem:
         print(f"sparda: {problem}", file=sys.stderr)
