@@ -1,0 +1,243 @@
+"""Where attention time goes in prefill and decode: dense, Sparse, SparDA; floors, ours, and the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparda import paper
+from sparda.bounds import H200_RATES, Rates
+from sparda.costs import matmul_flops
+from sparda.figures.benchmarks import PUBLISHED, Run
+from sparda.figures.style import TEXT, series, stamp
+from sparda.layer_work import decode_work, prefill_work
+from sparda.spec import ModelShape, Sparsity
+
+COLUMNS = ["origin", "system", "context", "part", "us"]
+SELECTOR = {"Dense": "all", "Sparse": "query", "SparDA": "forecast"}
+KERNELS = {  # phase: (system, part): the rows of kernels.csv that add up to it
+    "decode": {
+        ("Sparse", "selection"): [
+            ("score_blocks_query", "decode_b4_128k", "triton"),
+            ("topk_difference", "decode_b4_128k", "triton"),
+        ],
+        ("Sparse", "attention"): [("sparse_decode", "decode_b4_128k", "triton")],
+        ("SparDA", "selection"): [("score_and_difference", "decode_b4_128k", "triton")],
+        ("SparDA", "attention"): [("sparse_decode", "decode_b4_128k", "triton")],
+    },
+    "prefill": {
+        ("Dense", "attention"): [("dense", "prefill_128k", "flash")],
+        ("Sparse", "selection"): [("score_blocks_query", "prefill_128k", "triton+topk")],
+        ("Sparse", "attention"): [("sparse_prefill", "prefill_128k_alike", "triton")],
+        ("SparDA", "selection"): [("score_blocks", "prefill_128k", "triton+topk")],
+        ("SparDA", "attention"): [("sparse_prefill", "prefill_128k_alike", "triton")],
+    },
+}
+PATTERNS = {"selection": "/", "attention": "", "wait": "."}
+LOOKS = {"selection": 1, "attention": 0, "wait": 4}  # index of series()
+RATES = "floors: rates measured on one H200, 2026-11"
+PAPER = "published: H100, Table 3"
+
+
+def thousands(tokens: int) -> str:
+    """A context as it is named in text.
+
+    >>> thousands(131_072)
+    '128K'
+    """
+    return f"{tokens // 1024}K"
+
+
+def floor_table(
+    shape: ModelShape, sparsity: Sparsity, *, phase: str, contexts: Sequence[int], batch: int = 4,
+    rates: Rates = H200_RATES,
+):  # fmt: skip
+    """Modelled floor of selection and attention in one layer, us: of one step, or of a whole prompt.
+
+    phase : "decode" for a step of ``batch`` sequences, "prefill" for one prompt
+    """
+    import pandas as pd
+
+    rows = []
+    for context in contexts:
+        for system, selector in SELECTOR.items():
+            of = {"shape": shape, "sparsity": sparsity, "n_tokens": context, "selector": selector}
+            work = decode_work(batch=batch, **of) if phase == "decode" else prefill_work(**of)
+            for part in ("selection", "attention"):
+                rows.append(("modelled", system, context, part, work[part].floor_us(rates)))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def measured_table(run: Run | None, kernels=None, *, phase: str, batch: int = 4):
+    """Measured times of the same parts: from breakdown.csv, where it lacks a bar from kernels timed alone.
+
+    kernels : kernels.csv as a DataFrame; its sums have no launch gaps and no neighbours
+    """
+    import pandas as pd
+
+    tables = [] if run is None else [_inside(run, phase, batch)]
+    tables += [] if kernels is None or batch != 4 else [_alone(kernels, phase)]
+    table = pd.concat(tables) if tables else pd.DataFrame(columns=COLUMNS)
+    bars = table[["system", "context"]].apply(tuple, axis=1)
+    inside = set(bars[table["origin"] == "engine"]) if len(table) else set()
+    kept = [
+        origin == "engine" or bar not in inside for origin, bar in zip(table["origin"], bars, strict=True)
+    ]
+    return table[kept].reset_index(drop=True)
+
+
+def _inside(run: Run, phase: str, batch: int):
+    """Rows of breakdown.csv; prefill is the same with and without offloading."""
+    rows = run.rows[run.rows["phase"].eq(phase) & run.rows["part"].isin(PATTERNS)]
+    if phase == "decode":
+        rows = rows[rows["batch"] == batch]
+    else:
+        rows = rows.assign(system=rows["system"].str.removesuffix(", no offload"))
+    rows = rows[rows["system"].isin(SELECTOR)].assign(origin="engine", us=rows["us_per_layer"])
+    return rows.drop_duplicates(COLUMNS[:4], keep="last")[COLUMNS]
+
+
+def _alone(kernels, phase: str):
+    """Sums of kernels.csv at 131072 tokens, where every kernel of a bar was timed."""
+    import pandas as pd
+
+    times = kernels.set_index(["kernel", "case", "backend"])["median_us"]
+    rows = []
+    for (system, part), names in KERNELS[phase].items():
+        if all(name in times.index for name in names):
+            rows.append(("kernels", system, 131_072, part, sum(times[name] for name in names)))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def time_figure(table, *, phase: str, note: str = "", where: str = ""):
+    """Stacked bars of a layer's selection, attention and wait, a group for each context.
+
+    Bars are measured where anything was, and a diamond is the floor; else the bars are the floor.
+    """
+    import plotly.graph_objects as go
+
+    measured = bool((table["origin"] != "modelled").any())
+    scale, unit = (1, "us a step") if phase == "decode" else (1e3, "ms a prompt")
+    floors = table[table["origin"] == "modelled"]
+    bars = table[table["origin"] != "modelled"] if measured else floors
+    figure = go.Figure()
+    if measured:  # first: they stand at every place, so they order the axis
+        total = floors.groupby(["context", "system"], sort=False, as_index=False)["us"].sum()
+        look = {"symbol": "diamond", "size": 11, "color": TEXT, "line": {"color": "white", "width": 1.5}}
+        name, y = "floor, modelled", total["us"] / scale
+        figure.add_scatter(x=_places(total), y=y, mode="markers", name=name, marker=look)
+    for part in (name for name in PATTERNS if name in set(bars["part"])):
+        rows = bars[bars["part"] == part]
+        look = {"color": series(LOOKS[part])["marker"]["color"], "pattern": {"shape": PATTERNS[part]}}
+        figure.add_bar(x=_places(rows), y=rows["us"] / scale, name=part, marker=look)
+    figure.update_xaxes(title="context, and who reads it")
+    figure.update_yaxes(title=f"{unit} and layer")
+    title = f"Attention time of a layer in {phase}" + ("" if measured else ": what must be done")
+    figure.update_layout(barmode="stack", title_text=title)
+    status = "measured" if measured else "modelled"
+    return stamp(figure, status, note, where=f"{where}; {RATES}" if measured else RATES)
+
+
+def _places(rows) -> list[list[str]]:
+    """Two levels of the axis: context, then system."""
+    return [[thousands(n) for n in rows["context"]], list(rows["system"])]
+
+
+def throughput_table(
+    shape: ModelShape, sparsity: Sparsity, run: Run | None, *, contexts: Sequence[int], rates=H200_RATES
+):
+    """Prefill rate: columns origin (modelled | published | measured), system, context, tokens_per_s.
+
+    The ceiling adds the floors of all weight products and of every layer's selection and attention.
+    """
+    import pandas as pd
+
+    rows = []
+    for context in contexts:
+        products = matmul_flops(shape=shape) * context / (rates.tflop_per_s * 1e12)
+        for system, selector in SELECTOR.items():
+            work = prefill_work(shape=shape, sparsity=sparsity, n_tokens=context, selector=selector)
+            own = sum(work[part].floor_us(rates) for part in ("selection", "attention")) * 1e-6
+            rows.append(("modelled", system, context, context / (products + shape.n_layers * own)))
+    for row in paper.rows("prefill_throughput"):
+        if row["model"] == "MiniCPM4.1-8B" and row["value"]:
+            system = PUBLISHED[row["method"], row["kv_location"]]
+            rows.append(("published", system, 1024 * int(row["context"][:-1]), float(row["value"])))
+    table = pd.DataFrame(rows, columns=["origin", "system", "context", "tokens_per_s"])
+    return table if run is None else pd.concat([table, measured_prefill(run)], ignore_index=True)
+
+
+def measured_prefill(run: Run):
+    """Rows of prefill.csv in the form of throughput_table; dense by flash and by cuDNN are two systems."""
+    names = run.rows["selector"].map({selector: system for system, selector in SELECTOR.items()})
+    names = names.where(run.rows["attention"] != "cudnn", "Dense, cuDNN")
+    rows = run.rows.assign(system=names, origin="measured").dropna(subset=["system", "tokens_per_s"])
+    best = rows.groupby(["origin", "system", "context"], as_index=False)["tokens_per_s"].max()
+    return best[["origin", "system", "context", "tokens_per_s"]]
+
+
+def throughput_figure(table, *, note: str = "", where: str = ""):
+    """Rate against context: ceilings as thin lines, published as open marks, measured as full ones."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    systems = list(dict.fromkeys(table["system"]))
+    for (system, origin), part in table.groupby(["system", "origin"], sort=False):
+        look = series(systems.index(system))
+        look |= {"mode": "lines+markers"}
+        if origin == "modelled":
+            look = {"mode": "lines", "line": look["line"] | {"width": 1}}
+        elif origin == "published":
+            look = {
+                "mode": "markers",
+                "marker": look["marker"] | {"symbol": look["marker"]["symbol"] + "-open", "size": 11},
+            }
+        name = f"{system}, {'ceiling' if origin == 'modelled' else origin}"
+        figure.add_scatter(x=part["context"], y=part["tokens_per_s"], name=name, **look)
+    contexts = sorted(set(table["context"]))
+    figure.update_xaxes(title="context, tokens", tickvals=contexts, ticktext=[thousands(n) for n in contexts])
+    figure.update_yaxes(title="prefill, tokens/s", rangemode="tozero")
+    figure.update_layout(title_text="Prefill: tokens a second against context")
+    measured = bool((table["origin"] == "measured").any())
+    sources = f"{RATES}; {PAPER}"
+    return stamp(
+        figure,
+        "measured" if measured else "modelled",
+        note,
+        where=f"{where}; {sources}" if measured else sources,
+    )
+
+
+def growth_table(
+    shape: ModelShape, sparsity: Sparsity, *, contexts: Sequence[int], rates: Rates = H200_RATES
+):
+    """Floors of one layer in prefill against context, us a prompt token: columns series, context, us."""
+    import pandas as pd
+
+    rows = []
+    for context in contexts:
+        for system, selector in SELECTOR.items():
+            work = prefill_work(shape=shape, sparsity=sparsity, n_tokens=context, selector=selector)
+            names = {"selection": f"selection, {system}", "attention": f"attention, {system}"}
+            if system == "Dense":
+                names.pop("selection")
+            elif system == "Sparse":
+                names["attention"] = "attention, chosen blocks"
+            else:
+                names.pop("attention")  # the same blocks, the same time
+            rows += [(name, context, work[part].floor_us(rates) / context) for part, name in names.items()]
+    return pd.DataFrame(rows, columns=["series", "context", "us"])
+
+
+def growth_figure(table, *, note: str = ""):
+    """Lines of growth_table on two logarithmic axes."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, (name, part) in enumerate(table.groupby("series", sort=False)):
+        figure.add_scatter(x=part["context"], y=part["us"], name=name, mode="lines+markers", **series(index))
+    contexts = sorted(set(table["context"]))
+    ticks = {"tickvals": contexts, "ticktext": [thousands(n) for n in contexts], "tickangle": 0}
+    figure.update_xaxes(type="log", title="context, tokens (K is 1024)", **ticks)
+    figure.update_yaxes(type="log", title="prefill, us a token and layer", dtick=1)
+    figure.update_layout(title_text="Attention over k blocks stays flat; choosing them does not")
+    return stamp(figure, "modelled", note, where=RATES)

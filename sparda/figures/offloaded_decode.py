@@ -1,0 +1,254 @@
+"""Offloaded decode: rate against batch, the parts of the gain, hit rates, slots, other hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sparda import paper
+from sparda.bounds import H200_RATES, DecodeBound, Rates, decode_bound, misses_at
+from sparda.costs import largest_batch
+from sparda.figures.benchmarks import PUBLISHED, Run
+from sparda.figures.style import series, stamp
+from sparda.spec import Hardware, ModelShape, Sparsity
+
+LADDER = ("Sparse", "SparDA, no prefetch", "SparDA")  # each differs from the one before in one thing
+RATES = "floors: rates measured on one H200, 2026-11"
+PAPER = "published: H100, hit rate not stated"
+COLUMNS = ["origin", "system", "batch", "tokens_per_s"]
+
+
+def bound_of(
+    shape: ModelShape,
+    sparsity: Sparsity,
+    *,
+    n_tokens: int,
+    batch: int,
+    hit_rate: float,
+    rates: Rates = H200_RATES,
+) -> DecodeBound:
+    """The floor of a step at a hit rate: memory and link, each alone."""
+    misses = misses_at(hit_rate=hit_rate, budget_blocks=sparsity.budget_blocks)
+    return decode_bound(
+        shape=shape, sparsity=sparsity, n_tokens=n_tokens, batch=batch, misses=misses, rates=rates
+    )
+
+
+def published(table: str, systems: Iterable[str]) -> list[tuple]:
+    """Rows of COLUMNS for MiniCPM4.1-8B at 128K, as the paper's table has them."""
+    found = []
+    for row in paper.rows(table):
+        system = PUBLISHED.get((row["method"], row["kv_location"]), "")
+        if row["value"] and system in systems and (row["model"], row["context"]) == ("MiniCPM4.1-8B", "128K"):
+            found.append(("published", system, int(row["batch"]), float(row["value"])))
+    return found
+
+
+def measured(run: Run | None, *, n_tokens: int, hit_rate: float | None = None) -> Any:
+    """Rows of decode.csv at this context, on a whole card; if they offload, at this hit rate (None: any)."""
+    import pandas as pd
+
+    if run is None:
+        return pd.DataFrame(columns=[*COLUMNS, "hit_rate"])
+    rows = run.rows[run.rows["context"] == n_tokens]
+    if "gpu_memory_gib" in rows:
+        rows = rows[rows["gpu_memory_gib"].isna()]
+    if hit_rate is not None:
+        rows = rows[(rows["transport"] == "none") | (rows["hit_rate"] == hit_rate)]
+    return rows.assign(origin="measured")
+
+
+def throughput_table(
+    shape: ModelShape, sparsity: Sparsity, run: Run | None, *, n_tokens: int, batches: Sequence[int],
+    hit_rate: float,
+):  # fmt: skip
+    """Decode tokens a second against batch: the ceiling, the paper's and ours; columns COLUMNS."""
+    import pandas as pd
+
+    of = {"n_tokens": n_tokens, "hit_rate": hit_rate}
+    rows = [
+        ("modelled", "ceiling", batch, bound_of(shape, sparsity, batch=batch, **of).tokens_per_s)
+        for batch in batches
+    ]
+    rows += published("table4_decode_throughput", ("Dense", "Sparse", "SparDA"))
+    ours = measured(run, n_tokens=n_tokens, hit_rate=hit_rate)
+    ours = ours[ours["system"].isin(["Dense", "Sparse", "SparDA"])]
+    return _joined(pd.DataFrame(rows, columns=COLUMNS), ours)
+
+
+def _joined(table, ours):
+    """Our rows below the others; no rows of ours must not change the columns' types."""
+    import pandas as pd
+
+    return pd.concat([table, ours[table.columns]], ignore_index=True) if len(ours) else table
+
+
+def throughput_figure(table, *, note: str = "", where: str = ""):
+    """Ceiling as a line, the paper's as open marks, ours as full ones; both axes logarithmic."""
+    import plotly.graph_objects as go
+
+    figure, systems = go.Figure(), list(dict.fromkeys(table["system"]))
+    for (system, origin), part in table.groupby(["system", "origin"], sort=False):
+        look, mode = series(systems.index(system)), "lines" if origin == "modelled" else "lines+markers"
+        if origin == "published":
+            look["marker"] |= {"symbol": look["marker"]["symbol"] + "-open", "size": 11}
+            look["line"] |= {"width": 1}
+        part = part.sort_values("batch")
+        figure.add_scatter(
+            x=part["batch"], y=part["tokens_per_s"], name=f"{system}, {origin}", mode=mode, **look
+        )
+    figure.update_xaxes(title="batch, sequences", type="log", tickvals=sorted(set(table["batch"])))
+    ticks = [m * 10**p for p in range(1, 5) for m in (1, 2, 5)]
+    figure.update_yaxes(title="decode, tokens/s", type="log", tickvals=ticks)
+    figure.update_layout(title_text="Offloaded decode: tokens a second against batch")
+    return _stamp(figure, table, note, where)
+
+
+def _stamp(figure, table, note: str, where: str, rest: str = f"{RATES}; {PAPER}"):
+    """Measured as soon as a row of ours is drawn, with its device, date and commit before the others'."""
+    ours = bool((table["origin"] == "measured").any())
+    return stamp(figure, "measured" if ours else "modelled", note, where=f"{where}; {rest}" if ours else rest)
+
+
+def gain_table(
+    shape: ModelShape, sparsity: Sparsity, run: Run | None, *, n_tokens: int, hit_rate: float,
+    batches: Sequence[int] = (4, 16, 64),
+):  # fmt: skip
+    """The three steps of Table 10 at its batches: by the floor, published, and ours; columns COLUMNS.
+
+    By the floor nothing but overlap counts: without it memory and link follow each other.
+    """
+    import pandas as pd
+
+    rows = published("table10_decode_breakdown", LADDER)
+    for batch in batches:
+        floor = bound_of(shape, sparsity, n_tokens=n_tokens, batch=batch, hit_rate=hit_rate)
+        apart = batch / (floor.memory_s + floor.link_s)
+        rows += [("modelled", system, batch, apart) for system in LADDER[:2]]
+        rows.append(("modelled", "SparDA", batch, floor.tokens_per_s))
+    ours = measured(run, n_tokens=n_tokens, hit_rate=hit_rate)
+    ours = ours[ours["system"].isin(LADDER) & ours["batch"].isin(batches)]
+    return _joined(pd.DataFrame(rows, columns=COLUMNS), ours)
+
+
+def factor_table(gains):
+    """What each step of gain_table multiplies by: columns origin, batch, selector, overlap, both, batch_gain.
+
+    batch_gain is SparDA's rate over its own at the smallest batch.
+    """
+    wide = gains.pivot(index=["origin", "batch"], columns="system", values="tokens_per_s")
+    wide = wide.reindex(columns=list(LADDER))
+    sparse, apart, full = (wide[system] for system in LADDER)
+    smallest = full.groupby("origin").transform("first")
+    factors = {"selector": apart / sparse, "overlap": full / apart, "both": full / sparse}
+    return wide.assign(**factors, batch_gain=full / smallest)[[*factors, "batch_gain"]].reset_index()
+
+
+def gain_figure(table, *, note: str = "", where: str = ""):
+    """Bars of gain_table, a group for every batch and step; one colour and pattern for each origin."""
+    import plotly.graph_objects as go
+
+    figure, patterns = go.Figure(), {"modelled": ".", "published": "/", "measured": ""}
+    rows = table.sort_values("batch", kind="stable")
+    for index, (origin, pattern) in enumerate(patterns.items()):
+        part = rows[rows["origin"] == origin]
+        if len(part):
+            look = {"color": series(index)["marker"]["color"], "pattern": {"shape": pattern}}
+            names = part["system"].str.replace("SparDA, no prefetch", "no<br>prefetch")
+            x = [[f"batch {batch}" for batch in part["batch"]], list(names)]
+            figure.add_bar(x=x, y=part["tokens_per_s"], name=origin, marker=look)
+    figure.update_xaxes(tickangle=0, tickfont_size=11)
+    figure.update_yaxes(title="decode, tokens/s")
+    figure.update_layout(title_text="The parts of the gain, in the order of the paper's Table 10")
+    return _stamp(figure, table, note, where)
+
+
+def hit_rate_table(
+    shape: ModelShape, sparsity: Sparsity, run: Run | None, *, n_tokens: int, batches: Sequence[int],
+    hit_rates: Sequence[float] = (0.5, 0.8, 0.89, 0.95, 1.0),
+):  # fmt: skip
+    """SparDA's tokens a second against the hit rate: columns origin, batch, hit_rate, tokens_per_s."""
+    import pandas as pd
+
+    rows = []
+    for batch in batches:
+        for hit_rate in hit_rates:
+            floor = bound_of(shape, sparsity, n_tokens=n_tokens, batch=batch, hit_rate=hit_rate)
+            rows.append(("modelled", batch, hit_rate, floor.tokens_per_s))
+    columns = ["origin", "batch", "hit_rate", "tokens_per_s"]
+    ours = measured(run, n_tokens=n_tokens)
+    ours = ours[(ours["system"] == "SparDA") & ours["batch"].isin(batches)]
+    return _joined(pd.DataFrame(rows, columns=columns), ours)
+
+
+def hit_rate_figure(table, *, note: str = "", where: str = ""):
+    """Ceilings as lines, measurements as marks of the same colour."""
+    import plotly.graph_objects as go
+
+    figure, batches = go.Figure(), list(dict.fromkeys(table["batch"]))
+    for (batch, origin), part in table.groupby(["batch", "origin"], sort=False):
+        look, mode = series(batches.index(batch)), "lines" if origin == "modelled" else "markers"
+        part, name = part.sort_values("hit_rate"), "ceiling" if origin == "modelled" else origin
+        figure.add_scatter(
+            x=part["hit_rate"], y=part["tokens_per_s"], name=f"batch {batch}, {name}", mode=mode, **look
+        )
+    figure.update_xaxes(title="hit rate", tickvals=sorted(set(table["hit_rate"])))
+    figure.update_yaxes(title="SparDA, tokens/s", rangemode="tozero")
+    figure.update_layout(title_text="What a better hit rate is worth")
+    return _stamp(figure, table, note, where, RATES)
+
+
+def hardware_table(
+    shape: ModelShape, sparsity: Sparsity, cards: Mapping[str, Hardware], *, n_tokens: int,
+    batches: Sequence[int], hit_rate: float,
+):  # fmt: skip
+    """Ceilings by datasheet for other cards and links: columns card, batch, tokens_per_s, limit.
+
+    A batch whose ledger (``costs.gpu_bytes``) passes the card's memory has no row.
+    """
+    import pandas as pd
+
+    rows, sizes = [], {"shape": shape, "sparsity": sparsity, "n_tokens": n_tokens}
+    for name, card in cards.items():
+        fits = largest_batch(memory_gib=card.memory_gib, placement="offload", **sizes)
+        for batch in (b for b in batches if b <= fits):
+            of = {"n_tokens": n_tokens, "hit_rate": hit_rate, "rates": Rates.of(card)}
+            floor = bound_of(shape, sparsity, batch=batch, **of)
+            rows.append((name, batch, floor.tokens_per_s, floor.limit))
+    return pd.DataFrame(rows, columns=["card", "batch", "tokens_per_s", "limit"])
+
+
+def hardware_figure(table, *, note: str = ""):
+    """A line for each card; a large marker where the link is the limit."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, (name, part) in enumerate(table.groupby("card", sort=False)):
+        look = series(index)
+        look["marker"] |= {"size": [12 if limit == "link" else 6 for limit in part["limit"]]}
+        figure.add_scatter(x=part["batch"], y=part["tokens_per_s"], name=name, mode="lines+markers", **look)
+    figure.update_xaxes(title="batch, sequences", type="log", tickvals=sorted(set(table["batch"])))
+    ticks = [m * 10**p for p in range(1, 5) for m in (1, 2, 5)]
+    figure.update_yaxes(title="ceiling of decode, tokens/s", type="log", tickvals=ticks)
+    figure.update_layout(title_text="Other cards, other links (large marker: the link is the limit)")
+    return stamp(figure, "modelled", note, where="datasheet peaks of sparda/spec.py")
+
+
+def slots_figure(table, *, note: str = ""):
+    """Hit rate of every layer, one line for each number of slots; columns layer, slots, hit_rate."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, (slots, part) in enumerate(table.groupby("slots", sort=True)):
+        means = part.groupby("layer", as_index=False)["hit_rate"].mean()
+        figure.add_scatter(
+            x=means["layer"],
+            y=means["hit_rate"],
+            name=f"{slots} slots",
+            mode="lines+markers",
+            **series(index),
+        )
+    figure.update_xaxes(title="layer (layer 0 is resident)")
+    figure.update_yaxes(title="hit rate", range=[0, 1.02])
+    figure.update_layout(title_text="More slots than blocks chosen: what stays may be wanted again")
+    return stamp(figure, "measured", note)

@@ -1,0 +1,109 @@
+"""The figures of chapter 06 draw what their tables say, with and without measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparda.figures import offloaded_decode as figures
+from sparda.figures.benchmarks import Run, named
+from sparda.spec import HARDWARE, model, sparsity
+
+pytest.importorskip("plotly")
+pd = pytest.importorskip("pandas")
+
+SHAPE, RULE = model("minicpm4.1-8b"), sparsity("minicpm4.1-8b")
+OF = {"shape": SHAPE, "sparsity": RULE, "n_tokens": 131_072}
+WHERE = "a device · a day · commit abc"
+POINTS = (("query", "demand"), ("forecast", "demand"), ("forecast", "lookahead"))
+
+
+def a_run(cap: float = float("nan")) -> Run:
+    """Made-up rates: the position in the ladder, times the batch, times the hit rate."""
+    columns = ["selector", "transport", "batch", "hit_rate", "tokens_per_s"]
+    rows = [
+        (*point, batch, hit_rate, 100.0 * (place + 1) * batch * hit_rate)
+        for place, point in enumerate(POINTS)
+        for batch in (1, 4, 16, 64)
+        for hit_rate in (0.5, 0.89, 1.0)
+    ]
+    rows.append(("all", "none", 4, 1.0, 50.0))
+    table = pd.DataFrame(rows, columns=columns)
+    same = {"cache_slots": 96, "budget_blocks": 96, "context": 131_072, "status": "ok", "gpu_memory_gib": cap}
+    return Run(named(table.assign(**same)), WHERE)
+
+
+def test_the_floors_are_the_check_values_of_the_bound():
+    ms = [1e3 * figures.bound_of(**OF, batch=b, hit_rate=0.89).seconds for b in (4, 8, 16, 64)]
+    assert ms == pytest.approx([4.72, 5.04, 7.04, 28.2], rel=3e-3)
+
+
+def test_without_a_run_the_figures_are_modelled_and_hold_the_published_rows():
+    rates = figures.throughput_table(**OF, run=None, batches=(4, 16), hit_rate=0.89)
+    assert set(rates["origin"]) == {"modelled", "published"}
+    assert figures.throughput_figure(rates).layout.meta["status"] == "modelled"
+    gains = figures.gain_table(**OF, run=None, hit_rate=0.89)
+    assert figures.gain_figure(gains).layout.meta["status"] == "modelled"
+    hits = figures.hit_rate_table(**OF, run=None, batches=(4,))
+    assert figures.hit_rate_figure(hits).layout.meta["status"] == "modelled"
+
+
+def test_a_run_makes_them_measured_and_names_itself():
+    rates = figures.throughput_table(**OF, run=a_run(), batches=(4, 16), hit_rate=0.89)
+    ours = rates[rates["origin"] == "measured"]
+    assert sorted(set(ours["system"])) == ["Dense", "SparDA", "Sparse"]
+    assert len(ours) == 9  # one hit rate each, and dense once
+    figure = figures.throughput_figure(rates, where=WHERE)
+    assert figure.layout.meta["status"] == "measured"
+    assert WHERE in figure.layout.meta["stamp"]
+    assert "hit rate not stated" in figure.layout.meta["stamp"]
+
+
+def test_rows_under_a_memory_cap_stand_for_another_card_and_are_left_out():
+    rates = figures.throughput_table(**OF, run=a_run(cap=80.0), batches=(4,), hit_rate=0.89)
+    assert "measured" not in set(rates["origin"])
+
+
+def test_the_published_factors_are_those_of_table_10():
+    factors = figures.factor_table(figures.gain_table(**OF, run=None, hit_rate=0.89))
+    published = factors[factors["origin"] == "published"].set_index("batch")
+    assert published["both"].round(2).to_dict() == {4: 1.43, 16: 1.57, 64: 1.27}
+    assert published.loc[4, "selector"] == pytest.approx(247.3 / 167.8)
+    assert published.loc[64, "batch_gain"] == pytest.approx(1000.1 / 240.2)
+
+
+def test_factors_multiply_and_by_the_floor_only_overlap_counts():
+    factors = figures.factor_table(figures.gain_table(**OF, run=a_run(), hit_rate=0.89))
+    assert (factors["selector"] * factors["overlap"]).tolist() == pytest.approx(factors["both"].tolist())
+    floor = factors[factors["origin"] == "modelled"]
+    assert (floor["selector"] == 1).all()
+    assert ((floor["overlap"] > 1) & (floor["overlap"] <= 2)).all()
+    ours = factors[factors["origin"] == "measured"].set_index("batch")
+    assert ours.loc[16, "selector"] == pytest.approx(2)
+    assert ours.loc[16, "overlap"] == pytest.approx(1.5)
+    assert ours.loc[64, "batch_gain"] == pytest.approx(16)
+
+
+def test_a_hit_rate_of_one_is_never_below_another():
+    table = figures.hit_rate_table(**OF, run=a_run(), batches=(4, 64))
+    modelled = table[table["origin"] == "modelled"].pivot(
+        index="batch", columns="hit_rate", values="tokens_per_s"
+    )
+    assert modelled.max(axis=1).equals(modelled[1.0])
+    assert len(table[table["origin"] == "measured"]) == 6
+    assert len(figures.hit_rate_figure(table, where=WHERE).data) == 4
+
+
+def test_a_card_that_is_too_small_has_no_row():
+    table = figures.hardware_table(**OF, cards=HARDWARE, batches=(1, 64), hit_rate=0.89)
+    assert set(table.loc[table["card"] == "rtx4090", "batch"]) == {1}
+    assert set(table.loc[table["card"] == "a100", "limit"]) == {"memory", "link"}
+    figure = figures.hardware_figure(table)
+    assert figure.layout.meta["status"] == "modelled"
+    assert len(figure.data) == len(HARDWARE)
+
+
+def test_a_line_for_each_number_of_slots():
+    rows = [(layer, slots, slots / 20) for layer in (1, 2) for slots in (8, 12) for _ in range(3)]
+    figure = figures.slots_figure(pd.DataFrame(rows, columns=["layer", "slots", "hit_rate"]))
+    assert [line.name for line in figure.data] == ["8 slots", "12 slots"]
+    assert list(figure.data[0].y) == pytest.approx([0.4, 0.4])
