@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sparda.kernels.gather_misses import gather_misses
     from sparda.kernels.replay_scores import replay_scores
     from sparda.kernels.rope_append import rope_append
+    from sparda.kernels.rotate_prompt import rotate_prompt
     from sparda.kernels.score_blocks import score_blocks
     from sparda.kernels.score_blocks_query import score_blocks_query
     from sparda.kernels.select_topk import select_topk
@@ -38,6 +39,7 @@ __all__ = [
     "gather_misses",
     "replay_scores",
     "rope_append",
+    "rotate_prompt",
     "score_blocks",
     "score_blocks_query",
     "select_topk",

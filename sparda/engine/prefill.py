@@ -13,9 +13,8 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from sparda.attention import dense_attention
-from sparda.cache import rotate
 from sparda.engine.decoder import Decoder
-from sparda.kernels import sparse_prefill
+from sparda.kernels import rotate_prompt, sparse_prefill
 from sparda.selectors import All, LayerView, Selector
 from sparda.store import Store
 
@@ -66,8 +65,7 @@ class Prefill:
 
     def _turned(self, x: Tensor, part: slice) -> Tensor:
         """[t, heads, d] before RoPE -> [1, heads, t, d] after it."""
-        turned = rotate(x.transpose(0, 1), self.decoder.cos[part], self.decoder.sin[part])
-        return turned.contiguous()[None]
+        return rotate_prompt(x, self.decoder.cos[part], self.decoder.sin[part])[None]
 
     def _keep(self, buffer: Tensor | None, x: Tensor, part: slice) -> Tensor:
         """Rotate what foresees a layer into its buffer for the whole prompt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -15,6 +16,8 @@ from sparda.attention import query_slices
 from sparda.cache import rotate
 from sparda.kernels import compress_keys, select_topk
 from sparda.spec import Sparsity
+
+GPU_SCORES = 2**29  # block scores that the heads of one slice of queries would have, each for itself
 
 
 @dataclass(frozen=True)
@@ -122,16 +125,17 @@ class Selector(ABC):
 
     def select(self, view: LayerView) -> Tensor:
         """Choose [B, H, T_q, k] int32 as ``blocks.select_blocks`` says, streamed over queries."""
-        widest = self._row_elements(view)
-        parts = query_slices(view.queries.shape[2], widest)
+        parts = self._slices(view)
         return torch.cat([self._choose(view.at(part)) for part in parts], dim=2)
 
     def _choose(self, view: LayerView) -> Tensor:
         return select_topk(self.block_scores(view).contiguous(), view.positions.contiguous(), view.sparsity)
 
-    def _row_elements(self, view: LayerView) -> int:
-        """Elements of the widest temporary per query: on a GPU the kernels keep only block scores."""
-        pairs = view.queries.shape[0] * view.queries.shape[1]
-        if view.queries.is_cuda:
-            return pairs * view.n_blocks
-        return pairs * max((view.compressed if view.stored is None else view.stored).shape[2], view.n_blocks)
+    def _slices(self, view: LayerView) -> Iterable[slice]:
+        """Queries that are scored at once: on a GPU the kernels keep only block scores, and want many."""
+        n_queries, pairs = view.queries.shape[2], view.queries.shape[0] * view.queries.shape[1]
+        if view.queries.is_cuda and not self.needs_keys:
+            step = max(1, GPU_SCORES // max(1, pairs * view.n_blocks))
+            return [slice(i, min(i + step, n_queries)) for i in range(0, n_queries, step)]
+        past = view.compressed if view.stored is None else view.stored
+        return query_slices(n_queries, pairs * max(past.shape[2], view.n_blocks))

@@ -62,8 +62,8 @@ class Transport(ABC):
         with torch.cuda.stream(self._ahead):
             with self.traced("prep", layer):
                 yield
-            self._chosen[layer].record()
             self._start(layer)
+            self._chosen[layer].record()  # after a bell, too: a capture must end with all streams joined
 
     def _start(self, layer: int) -> None:
         if layer in self.jobs:

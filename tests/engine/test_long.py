@@ -9,11 +9,12 @@ import sparda
 from sparda import tasks
 from sparda.engine import Engine
 from sparda.forecast import Forecast
+from sparda.spec import sparsity
 
 pytestmark = [pytest.mark.gpu, pytest.mark.model, pytest.mark.timeout(600)]
 STEPS = 4096
 TIE = 1e-4  # logits closer than this may change places
-RULE = sparda.sparsity("smollm2-4k")
+RULE = sparsity("smollm2-4k")
 
 
 def _options(selector: str, model) -> dict:
