@@ -36,7 +36,7 @@ def rotate_kernel(x, cos, sin, out, n_tokens, token_step, head_step, D: tl.const
 
 
 def rotate_prompt(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate and transpose x [T, n, d], which may be a slice of a fused projection; cos, sin [T, d/2] float32.
+    """Rotate and transpose x [T, n, d], maybe a slice of a fused projection; cos and sin [T, d/2] float32.
 
     returns [n, T, d] contiguous in the dtype of x
     """
