@@ -133,7 +133,7 @@ def score_blocks(
     sizes = pool_constants(sparsity) | {"HEADS": heads, "D": dim}
     n_windows = compressed.shape[2]
     if n_queries == 1:
-        per_program = max(1, DECODE_ELEMENTS // (dim * sizes["R"]))
+        per_program = max(DECODE_BLOCKS, DECODE_ELEMENTS // (dim * sizes["R"]))
         nb = min(per_program, backend.next_power_of_two(n_blocks))
         chained = backend.can_chain(forecast.device)
         decode_kernel[(-(-n_blocks // nb), batch * heads)](
@@ -151,7 +151,7 @@ def score_blocks(
 
 
 # tiles that were fastest on an H200 at 131,072 tokens
-DECODE_ELEMENTS, DECODE_WARPS = 2048, 1  # 16 windows of 128 channels, or 64 of 32
+DECODE_ELEMENTS, DECODE_BLOCKS, DECODE_WARPS = 2048, 2, 1  # of a program: so many, but at least two blocks
 PREFILL_TILE, PREFILL_WARPS, PREFILL_STAGES = (128, 64), 4, 3
 
 

@@ -17,7 +17,7 @@ from sparda import blocks
 from sparda.cache import Policy, Selection, difference
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
-from sparda.kernels.select_topk import check_rows, order_key, rule_constants, sortable, take
+from sparda.kernels.select_topk import check_rows, last_key_soon, order_key, rule_constants, sortable, take
 from sparda.spec import Sparsity
 
 
@@ -39,12 +39,19 @@ def _given_away(free, held, last_use, score, slot, own, wanted, POLICY: tl.const
         return free, tl.cumsum(free.to(tl.int32), 0) - 1
     if POLICY == 1:
         used = tl.load(last_use + slot, mask=free & (held >= 0), other=-1)
-        worst = (tl.max(used) - used + 1).to(tl.uint32)
+        newest = tl.max(used)
+        oldest = tl.min(tl.where(free & (held >= 0), used, newest))
+        worst = tl.where(held < 0, newest - oldest + 2, newest - used + 1).to(tl.uint32)
+        shift = tl.full((), 0, tl.int32)
+        while (newest - oldest + 2) >> shift > 3:  # two bits a turn: up to the highest pair that counts
+            shift += 2
     else:
-        worst = 0xFFFFFFFF ^ sortable(
-            tl.where(held > own, float("-inf"), tl.gather(score, tl.maximum(held, 0), 0))
-        )
-    given, number = take(tl.where(free, tl.where(held < 0, 0xFFFFFFFF, worst), 0).to(tl.uint32), wanted)
+        worth = tl.gather(score, tl.maximum(held, 0), 0)
+        worst = 0xFFFFFFFF ^ sortable(tl.where(held > own, float("-inf"), worth))
+        worst = tl.where(held < 0, 0xFFFFFFFF, worst).to(tl.uint32)
+        shift = tl.full((), 30, tl.int32)
+    key = tl.where(free, worst, 0).to(tl.uint32)
+    given, number = take(key, wanted, last_key_soon(key, wanted, shift))
     return given, number - 1
 
 
@@ -94,7 +101,8 @@ def difference_kernel(
     n_mine = (tl.load(block_slot + own) < 0).to(tl.int32)  # 1: the own block is new
 
     wanted = tl.minimum(K, own + 1)
-    taken, number = take(order_key(score, block, own, INIT, LOCAL), wanted)
+    key = order_key(score, block, own, INIT, LOCAL)
+    taken, number = take(key, wanted, last_key_soon(key, wanted, 30))
 
     # the n-th missing block takes the n-th free slot; the own block, last of all, goes first
     missing = taken & (resident_at < 0)
