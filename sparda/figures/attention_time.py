@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from sparda import paper
 from sparda.bounds import H200_RATES, Rates
-from sparda.costs import matmul_flops
-from sparda.figures.benchmarks import PUBLISHED, Run
+from sparda.figures.benchmarks import Run
 from sparda.figures.style import TEXT, series, stamp
 from sparda.layer_work import decode_work, prefill_work
 from sparda.spec import ModelShape, Sparsity
@@ -35,7 +34,6 @@ KERNELS = {  # phase: (system, part): the rows of kernels.csv that add up to it
 PATTERNS = {"selection": "/", "attention": "", "wait": "."}
 LOOKS = {"selection": 1, "attention": 0, "wait": 4}  # index of series()
 RATES = "floors: rates measured on one H200, 2026-11"
-PAPER = "published: H100, Table 3"
 
 
 def thousands(tokens: int) -> str:
@@ -86,14 +84,24 @@ def measured_table(run: Run | None, kernels=None, *, phase: str, batch: int = 4)
 
 
 def _inside(run: Run, phase: str, batch: int):
-    """Rows of breakdown.csv; prefill is the same with and without offloading."""
+    """Rows of breakdown.csv, dense by flash; prefill is the same with and without offloading.
+
+    Selection that ran beside other parts took no time of the layer and is not among them.
+    """
     rows = run.rows[run.rows["phase"].eq(phase) & run.rows["part"].isin(PATTERNS)]
+    rows = rows[rows["attention"] != "cudnn"]
     if phase == "decode":
         rows = rows[rows["batch"] == batch]
     else:
         rows = rows.assign(system=rows["system"].str.removesuffix(", no offload"))
     rows = rows[rows["system"].isin(SELECTOR)].assign(origin="engine", us=rows["us_per_layer"])
     return rows.drop_duplicates(COLUMNS[:4], keep="last")[COLUMNS]
+
+
+def nearest_batch(run: Run, batch: int) -> int:
+    """The batch of the measured decode steps that is nearest to ``batch``; of equals the smaller."""
+    measured = set(run.rows.loc[run.rows["phase"] == "decode", "batch"])
+    return min(sorted(measured), key=lambda b: abs(math.log(b / batch)), default=batch)
 
 
 def _alone(kernels, phase: str):
@@ -129,7 +137,7 @@ def time_figure(table, *, phase: str, note: str = "", where: str = ""):
         rows = bars[bars["part"] == part]
         look = {"color": series(LOOKS[part])["marker"]["color"], "pattern": {"shape": PATTERNS[part]}}
         figure.add_bar(x=_places(rows), y=rows["us"] / scale, name=part, marker=look)
-    figure.update_xaxes(title="context, and who reads it")
+    figure.update_xaxes(title="context, and who reads it", tickangle=0, tickfont_size=11)
     figure.update_yaxes(title=f"{unit} and layer")
     title = f"Attention time of a layer in {phase}" + ("" if measured else ": what must be done")
     figure.update_layout(barmode="stack", title_text=title)
@@ -140,71 +148,6 @@ def time_figure(table, *, phase: str, note: str = "", where: str = ""):
 def _places(rows) -> list[list[str]]:
     """Two levels of the axis: context, then system."""
     return [[thousands(n) for n in rows["context"]], list(rows["system"])]
-
-
-def throughput_table(
-    shape: ModelShape, sparsity: Sparsity, run: Run | None, *, contexts: Sequence[int], rates=H200_RATES
-):
-    """Prefill rate: columns origin (modelled | published | measured), system, context, tokens_per_s.
-
-    The ceiling adds the floors of all weight products and of every layer's selection and attention.
-    """
-    import pandas as pd
-
-    rows = []
-    for context in contexts:
-        products = matmul_flops(shape=shape) * context / (rates.tflop_per_s * 1e12)
-        for system, selector in SELECTOR.items():
-            work = prefill_work(shape=shape, sparsity=sparsity, n_tokens=context, selector=selector)
-            own = sum(work[part].floor_us(rates) for part in ("selection", "attention")) * 1e-6
-            rows.append(("modelled", system, context, context / (products + shape.n_layers * own)))
-    for row in paper.rows("prefill_throughput"):
-        if row["model"] == "MiniCPM4.1-8B" and row["value"]:
-            system = PUBLISHED[row["method"], row["kv_location"]]
-            rows.append(("published", system, 1024 * int(row["context"][:-1]), float(row["value"])))
-    table = pd.DataFrame(rows, columns=["origin", "system", "context", "tokens_per_s"])
-    return table if run is None else pd.concat([table, measured_prefill(run)], ignore_index=True)
-
-
-def measured_prefill(run: Run):
-    """Rows of prefill.csv in the form of throughput_table; dense by flash and by cuDNN are two systems."""
-    names = run.rows["selector"].map({selector: system for system, selector in SELECTOR.items()})
-    names = names.where(run.rows["attention"] != "cudnn", "Dense, cuDNN")
-    rows = run.rows.assign(system=names, origin="measured").dropna(subset=["system", "tokens_per_s"])
-    best = rows.groupby(["origin", "system", "context"], as_index=False)["tokens_per_s"].max()
-    return best[["origin", "system", "context", "tokens_per_s"]]
-
-
-def throughput_figure(table, *, note: str = "", where: str = ""):
-    """Rate against context: ceilings as thin lines, published as open marks, measured as full ones."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    systems = list(dict.fromkeys(table["system"]))
-    for (system, origin), part in table.groupby(["system", "origin"], sort=False):
-        look = series(systems.index(system))
-        look |= {"mode": "lines+markers"}
-        if origin == "modelled":
-            look = {"mode": "lines", "line": look["line"] | {"width": 1}}
-        elif origin == "published":
-            look = {
-                "mode": "markers",
-                "marker": look["marker"] | {"symbol": look["marker"]["symbol"] + "-open", "size": 11},
-            }
-        name = f"{system}, {'ceiling' if origin == 'modelled' else origin}"
-        figure.add_scatter(x=part["context"], y=part["tokens_per_s"], name=name, **look)
-    contexts = sorted(set(table["context"]))
-    figure.update_xaxes(title="context, tokens", tickvals=contexts, ticktext=[thousands(n) for n in contexts])
-    figure.update_yaxes(title="prefill, tokens/s", rangemode="tozero")
-    figure.update_layout(title_text="Prefill: tokens a second against context")
-    measured = bool((table["origin"] == "measured").any())
-    sources = f"{RATES}; {PAPER}"
-    return stamp(
-        figure,
-        "measured" if measured else "modelled",
-        note,
-        where=f"{where}; {sources}" if measured else sources,
-    )
 
 
 def growth_table(

@@ -1,18 +1,18 @@
-"""Offloaded decode: rate against batch, the parts of the gain, hit rates, slots, other hardware."""
+"""Offloaded decode: rate against batch, the parts of the gain, hit rates, slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparda import paper
 from sparda.bounds import H200_RATES, DecodeBound, Rates, decode_bound, misses_at
-from sparda.costs import largest_batch
 from sparda.figures.benchmarks import PUBLISHED, Run
 from sparda.figures.style import series, stamp
-from sparda.spec import Hardware, ModelShape, Sparsity
+from sparda.spec import ModelShape, Sparsity
 
 LADDER = ("Sparse", "SparDA, no prefetch", "SparDA")  # each differs from the one before in one thing
+COMPARED = ("Dense", "Sparse", "SparDA", "InfiniGen", "InfiniGen over UVA")
 RATES = "floors: rates measured on one H200, 2026-11"
 PAPER = "published: H100, hit rate not stated"
 COLUMNS = ["origin", "system", "batch", "tokens_per_s"]
@@ -45,14 +45,16 @@ def published(table: str, systems: Iterable[str]) -> list[tuple]:
 
 
 def measured(run: Run | None, *, n_tokens: int, hit_rate: float | None = None) -> Any:
-    """Rows of decode.csv at this context, on a whole card; if they offload, at this hit rate (None: any)."""
+    """Rows of decode.csv at this context, on a whole card; if they offload, at this hit rate (None: any).
+
+    Rows that replay recorded choices have a rate of their own and are left out.
+    """
     import pandas as pd
 
     if run is None:
         return pd.DataFrame(columns=[*COLUMNS, "hit_rate"])
     rows = run.rows[run.rows["context"] == n_tokens]
-    if "gpu_memory_gib" in rows:
-        rows = rows[rows["gpu_memory_gib"].isna()]
+    rows = rows[rows["gpu_memory_gib"].isna() & (rows["choices"] != "recorded")]
     if hit_rate is not None:
         rows = rows[(rows["transport"] == "none") | (rows["hit_rate"] == hit_rate)]
     return rows.assign(origin="measured")
@@ -70,9 +72,9 @@ def throughput_table(
         ("modelled", "ceiling", batch, bound_of(shape, sparsity, batch=batch, **of).tokens_per_s)
         for batch in batches
     ]
-    rows += published("table4_decode_throughput", ("Dense", "Sparse", "SparDA"))
+    rows += published("table4_decode_throughput", COMPARED)
     ours = measured(run, n_tokens=n_tokens, hit_rate=hit_rate)
-    ours = ours[ours["system"].isin(["Dense", "Sparse", "SparDA"])]
+    ours = ours[ours["system"].isin(COMPARED)]
     return _joined(pd.DataFrame(rows, columns=COLUMNS), ours)
 
 
@@ -198,49 +200,14 @@ def hit_rate_figure(table, *, note: str = "", where: str = ""):
     return _stamp(figure, table, note, where, RATES)
 
 
-def hardware_table(
-    shape: ModelShape, sparsity: Sparsity, cards: Mapping[str, Hardware], *, n_tokens: int,
-    batches: Sequence[int], hit_rate: float,
-):  # fmt: skip
-    """Ceilings by datasheet for other cards and links: columns card, batch, tokens_per_s, limit.
-
-    A batch whose ledger (``costs.gpu_bytes``) passes the card's memory has no row.
-    """
-    import pandas as pd
-
-    rows, sizes = [], {"shape": shape, "sparsity": sparsity, "n_tokens": n_tokens}
-    for name, card in cards.items():
-        fits = largest_batch(memory_gib=card.memory_gib, placement="offload", **sizes)
-        for batch in (b for b in batches if b <= fits):
-            of = {"n_tokens": n_tokens, "hit_rate": hit_rate, "rates": Rates.of(card)}
-            floor = bound_of(shape, sparsity, batch=batch, **of)
-            rows.append((name, batch, floor.tokens_per_s, floor.limit))
-    return pd.DataFrame(rows, columns=["card", "batch", "tokens_per_s", "limit"])
-
-
-def hardware_figure(table, *, note: str = ""):
-    """A line for each card; a large marker where the link is the limit."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for index, (name, part) in enumerate(table.groupby("card", sort=False)):
-        look = series(index)
-        look["marker"] |= {"size": [12 if limit == "link" else 6 for limit in part["limit"]]}
-        figure.add_scatter(x=part["batch"], y=part["tokens_per_s"], name=name, mode="lines+markers", **look)
-    figure.update_xaxes(title="batch, sequences", type="log", tickvals=sorted(set(table["batch"])))
-    ticks = [m * 10**p for p in range(1, 5) for m in (1, 2, 5)]
-    figure.update_yaxes(title="ceiling of decode, tokens/s", type="log", tickvals=ticks)
-    figure.update_layout(title_text="Other cards, other links (large marker: the link is the limit)")
-    return stamp(figure, "modelled", note, where="datasheet peaks of sparda/spec.py")
-
-
 def slots_figure(table, *, note: str = ""):
     """Hit rate of every layer, one line for each number of slots; columns layer, slots, hit_rate."""
     import plotly.graph_objects as go
 
-    figure = go.Figure()
+    figure, lowest = go.Figure(), 1.0
     for index, (slots, part) in enumerate(table.groupby("slots", sort=True)):
         means = part.groupby("layer", as_index=False)["hit_rate"].mean()
+        lowest = min(lowest, means["hit_rate"].min())
         figure.add_scatter(
             x=means["layer"],
             y=means["hit_rate"],
@@ -249,6 +216,6 @@ def slots_figure(table, *, note: str = ""):
             **series(index),
         )
     figure.update_xaxes(title="layer (layer 0 is resident)")
-    figure.update_yaxes(title="hit rate", range=[0, 1.02])
+    figure.update_yaxes(title="hit rate", range=[max(0.0, lowest - 0.05), 1.02])
     figure.update_layout(title_text="More slots than blocks chosen: what stays may be wanted again")
     return stamp(figure, "measured", note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparda.figures import attention_time as figures
+from sparda.figures import prefill_rates
 from sparda.figures.benchmarks import Run, named
 from sparda.linkmodel import DATA
 from sparda.spec import model, sparsity
@@ -27,7 +28,7 @@ def a_breakdown() -> Run:
         for phase, batch in (("prefill", 1), ("decode", 4), ("decode", 16))
         for part in ("projection", "selection", "attention", "wait")
     ]
-    table = pd.DataFrame(rows, columns=columns).assign(status="ok")
+    table = pd.DataFrame(rows, columns=columns).assign(status="ok", attention="sparse_decode")
     return Run(named(table.assign(us_per_layer=range(1, len(table) + 1))), WHERE)
 
 
@@ -60,6 +61,17 @@ def test_rows_of_another_batch_are_left_out():
     assert len(table) == 0
 
 
+def test_dense_by_cudnn_is_not_mixed_with_dense_by_flash():
+    run = a_breakdown()
+    twice = pd.concat([run.rows, run.rows.assign(attention="cudnn", us_per_layer=1e6)])
+    table = figures.measured_table(Run(twice, WHERE), phase="prefill")
+    assert table["us"].max() < 1e6
+
+
+def test_the_nearest_measured_batch_is_taken():
+    assert [figures.nearest_batch(a_breakdown(), batch) for batch in (1, 4, 8, 10, 64)] == [4, 4, 4, 16, 16]
+
+
 def test_measured_bars_carry_their_run_and_the_floor_is_a_mark():
     table = pd.concat([floors("decode"), figures.measured_table(a_breakdown(), phase="decode")])
     figure = figures.time_figure(table, phase="decode", where=WHERE, note="a model")
@@ -73,10 +85,10 @@ def test_measured_bars_carry_their_run_and_the_floor_is_a_mark():
 
 
 def test_the_ceiling_of_prefill_is_above_all_published_rates_of_its_system():
-    table = figures.throughput_table(SHAPE, RULE, None, contexts=(32_768, 65_536, 98_304, 131_072))
+    table = prefill_rates.throughput_table(SHAPE, RULE, None, contexts=(32_768, 65_536, 98_304, 131_072))
     rates = table.pivot(index=["system", "context"], columns="origin", values="tokens_per_s")
     assert (rates["published"] < rates["modelled"]).all()
-    assert figures.throughput_figure(table).layout.meta["status"] == "modelled"
+    assert prefill_rates.throughput_figure(table).layout.meta["status"] == "modelled"
 
 
 def test_our_prefill_names_the_backend_of_dense():
@@ -88,14 +100,14 @@ def test_our_prefill_names_the_backend_of_dense():
         ("query", "sparse_prefill", 131_072, float("nan"), "out of memory: an example"),
     ]
     run = Run(named(pd.DataFrame(rows, columns=columns)), WHERE)
-    table = figures.throughput_table(SHAPE, RULE, run, contexts=CONTEXTS)
+    table = prefill_rates.throughput_table(SHAPE, RULE, run, contexts=CONTEXTS)
     ours = table[table["origin"] == "measured"]
     assert dict(zip(ours["system"], ours["tokens_per_s"], strict=True)) == {
         "Dense": 9e3,
         "Dense, cuDNN": 1.2e4,
         "SparDA": 1.9e4,
     }
-    figure = figures.throughput_figure(table, where=WHERE)
+    figure = prefill_rates.throughput_figure(table, where=WHERE)
     assert figure.layout.meta["status"] == "measured"
     assert "SparDA, measured" in {trace.name for trace in figure.data}
 

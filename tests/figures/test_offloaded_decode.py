@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparda.figures import offloaded_decode as figures
+from sparda.figures import what_if
 from sparda.figures.benchmarks import Run, named
 from sparda.spec import HARDWARE, model, sparsity
 
@@ -17,7 +18,7 @@ WHERE = "a device · a day · commit abc"
 POINTS = (("query", "demand"), ("forecast", "demand"), ("forecast", "lookahead"))
 
 
-def a_run(cap: float = float("nan")) -> Run:
+def a_run(cap: float = float("nan"), choices: str = "replayed") -> Run:
     """Made-up rates: the position in the ladder, times the batch, times the hit rate."""
     columns = ["selector", "transport", "batch", "hit_rate", "tokens_per_s"]
     rows = [
@@ -28,7 +29,8 @@ def a_run(cap: float = float("nan")) -> Run:
     ]
     rows.append(("all", "none", 4, 1.0, 50.0))
     table = pd.DataFrame(rows, columns=columns)
-    same = {"cache_slots": 96, "budget_blocks": 96, "context": 131_072, "status": "ok", "gpu_memory_gib": cap}
+    same = {"cache_slots": 96, "budget_blocks": 96, "context": 131_072, "status": "ok"}
+    same |= {"gpu_memory_gib": cap, "choices": choices}
     return Run(named(table.assign(**same)), WHERE)
 
 
@@ -63,6 +65,11 @@ def test_rows_under_a_memory_cap_stand_for_another_card_and_are_left_out():
     assert "measured" not in set(rates["origin"])
 
 
+def test_recorded_choices_are_no_point_at_an_assumed_hit_rate():
+    rates = figures.throughput_table(**OF, run=a_run(choices="recorded"), batches=(4,), hit_rate=0.89)
+    assert "measured" not in set(rates["origin"])
+
+
 def test_the_published_factors_are_those_of_table_10():
     factors = figures.factor_table(figures.gain_table(**OF, run=None, hit_rate=0.89))
     published = factors[factors["origin"] == "published"].set_index("batch")
@@ -94,10 +101,10 @@ def test_a_hit_rate_of_one_is_never_below_another():
 
 
 def test_a_card_that_is_too_small_has_no_row():
-    table = figures.hardware_table(**OF, cards=HARDWARE, batches=(1, 64), hit_rate=0.89)
+    table = what_if.hardware_table(**OF, cards=HARDWARE, batches=(1, 64), hit_rate=0.89)
     assert set(table.loc[table["card"] == "rtx4090", "batch"]) == {1}
     assert set(table.loc[table["card"] == "a100", "limit"]) == {"memory", "link"}
-    figure = figures.hardware_figure(table)
+    figure = what_if.hardware_figure(table)
     assert figure.layout.meta["status"] == "modelled"
     assert len(figure.data) == len(HARDWARE)
 
