@@ -6,8 +6,8 @@ MiniCPM4.1; Llama has them all at 1. ``sparda.engine.weights`` makes decoders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass, replace
 
 import torch
 from torch import Tensor
@@ -107,9 +107,19 @@ class Decoder:
         logits = linear(normed, self.head).float()
         return logits if self.logit_scale == 1.0 else logits * self.logit_scale
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all weights and rotary tables; tied ones count once."""
-        tensors = [self.embed, self.final_norm, self.head, self.cos, self.sin]
-        tensors += [t for layer in self.layers for t in vars(layer).values()]
-        return sum(n for _, n in {(t.data_ptr(), t.nbytes) for t in tensors})
+
+def held_bytes(*things: object) -> int:
+    """Bytes of the tensors in dataclasses, lists and mappings; a tensor that is there twice counts once."""
+    return sum(n for _, n in {(t.data_ptr(), t.nbytes) for t in _tensors(things)})
+
+
+def _tensors(thing: object) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, Mapping):
+        yield from _tensors(list(thing.values()))
+    elif isinstance(thing, (list, tuple)):
+        for part in thing:
+            yield from _tensors(part)
+    elif is_dataclass(thing):
+        yield from _tensors(vars(thing))

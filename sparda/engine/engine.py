@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,7 +120,11 @@ class Engine:
                 n_ctas=self.n_ctas, graph=self.graph, host=self.host,
             )  # fmt: skip
         except torch.OutOfMemoryError as error:
+            _empty_frames(error)
             raise MemoryError(_explain(error)) from error
+        except MemoryError as error:
+            _empty_frames(error)
+            raise
         return self._session
 
     def close(self) -> None:
@@ -144,20 +150,23 @@ class Engine:
         MemoryError: host or GPU memory is too small; TimeoutError: a step does not end. After any error the
         memory is given back, and the next call works.
         """
-        texts = [torch.as_tensor(p, dtype=torch.int64).flatten() for p in prompts]
+        texts = [_as_ids(p) for p in prompts]
         self._check_request(texts, max_new_tokens, temperature, top_p)
         texts = [text.to(self.decoder.device) for text in texts]
         try:
-            session = self.session(len(texts))
-            reply = Reply(session, max_new_tokens, temperature, top_p, seed, stop, on_token, patience_s)
-            tokens = reply.run(texts, progress)
+            asked = (max_new_tokens, temperature, top_p, seed, stop, on_token, patience_s)
+            tokens = Reply(self.session(len(texts)), *asked).run(texts, progress)
+            return Generated(tokens, self.session(len(texts)).ledger())
         except torch.OutOfMemoryError as error:
-            self.close()
+            self._give_up(error)
             raise MemoryError(_explain(error)) from error
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._give_up(error)
             raise
-        return Generated(tokens, session.ledger())
+
+    def _give_up(self, error: BaseException) -> None:
+        self.close()
+        _empty_frames(error)
 
     def _check_request(self, texts, max_new_tokens, temperature, top_p) -> None:
         if not texts or min(len(t) for t in texts) < 1 or max_new_tokens < 1:
@@ -175,6 +184,32 @@ class Engine:
             )
         if temperature < 0 or not 0 < top_p <= 1:
             raise ValueError(f"temperature must be >= 0 and 0 < top_p <= 1, got {temperature}, {top_p}")
+
+
+def _as_ids(prompt: Sequence[int] | Tensor) -> Tensor:
+    """[T] int64; a tokenizer's [1, T] is taken too."""
+    ids = torch.as_tensor(prompt)
+    if ids.dim() == 2 and len(ids) == 1:
+        ids = ids[0]
+    if ids.dim() != 1 or (ids.numel() and (ids.is_floating_point() or ids.dtype == torch.bool)):
+        raise ValueError(
+            "prompts is a list of prompts, each a list of whole token ids; for one prompt pass [ids], got "
+            f"a prompt of shape {list(ids.shape)} {ids.dtype}"
+        )
+    return ids.long()
+
+
+def _empty_frames(error: BaseException | None) -> None:
+    """Let go of what a failed call holds: a notebook keeps the last traceback, and so every local of it.
+
+    The frames of others, such as a selector's or on_token's, stay as they are for the debugger.
+    """
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").split(".")[0] in ("sparda", "torch"):
+                with contextlib.suppress(RuntimeError):  # it still runs
+                    frame.clear()
+        error = error.__cause__ or error.__context__
 
 
 def _explain(error: torch.OutOfMemoryError) -> str:

@@ -43,7 +43,9 @@ class Reply:
                 session.going *= ~torch.isin(tokens, self.stops)
                 session.step()
                 logits = session.logits
-            self._hand_over(news.get(self.patience_s))
+            tokens = news.get(self.patience_s)
+            session.check()
+            self._hand_over(tokens)
             if not any(self.going):
                 break
         return self.tokens

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparda.engine.decode import Step
-from sparda.engine.decoder import Decoder
+from sparda.engine.decoder import Decoder, held_bytes
 from sparda.engine.prefill import Prefill
 from sparda.plan import HostPool, Plan
 from sparda.selectors import Selector
@@ -51,6 +51,7 @@ class Session:
     def read(self, sequence: int, tokens: Tensor) -> Tensor:
         """Read a prompt [T] into one place of the batch; return the logits [vocab] of its end."""
         step = self._step
+        self.transport.pause()  # a prompt allocates, and may load kernels
         return Prefill(step.decoder, self.store, step.selector, sequence, tokens).run()
 
     @torch.inference_mode()
@@ -80,7 +81,11 @@ class Session:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._advance()
+            try:
+                self._advance()
+            except BaseException:
+                self.transport.join()  # torch frees no memory while a capture has not ended
+                raise
         return graph
 
     @torch.inference_mode()
@@ -90,11 +95,30 @@ class Session:
         self.going.fill_(1)
 
     def ledger(self) -> dict[str, int]:
-        """Bytes held, by what they are for; "pinned" lies in host memory, all else on the device."""
+        """Bytes held, by what they are for; "pinned" and "staged" are host memory, all else the device's."""
         own = sum(t.nbytes for t in (self.tokens, self.going, self.logits))
-        return self.store.ledger() | {"weights": self._step.decoder.nbytes, "workspace": own}
+        return self.store.ledger() | {
+            "staged": self.transport.staged_bytes,
+            "weights": held_bytes(self._step.decoder, self._step.selector),
+            "workspace": own + self.transport.workspace_bytes + self.graph_bytes,
+        }
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory set apart for what exists inside a captured step only."""
+        pools = {graph.pool() for graph in self._graphs.values()}
+        if not pools:
+            return 0
+        segments = torch.cuda.memory_snapshot()
+        return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) in pools)
+
+    def check(self) -> None:
+        """Raise TimeoutError if a copy was given up in a step that has ended."""
+        self.transport.check()
 
     def close(self) -> None:
         """Stop what runs and give memory back; the session cannot be used afterwards."""
-        self._graphs.clear()
         self.transport.close()
+        if self.tokens.is_cuda:
+            torch.cuda.synchronize()  # a step or a prompt may have been left half-way
+        self._graphs.clear()

@@ -46,8 +46,10 @@ class Transport(ABC):
         self.trace: Trace | None = None
         self.on_gpu = any(job[1].is_cuda for job in jobs.values())
         self._ahead: torch.cuda.Stream | None = None
+        self._streams: list[torch.cuda.Stream] = []  # beside the one of compute
         if self.on_gpu and self.early:
             self._ahead = torch.cuda.Stream(priority=-1)
+            self._streams.append(self._ahead)
             self._chosen = {layer: torch.cuda.Event() for layer in jobs}
 
     @contextmanager
@@ -88,8 +90,31 @@ class Transport(ABC):
     def pause(self) -> None:  # noqa: B027
         """Called before kernels are loaded and graphs captured: nothing may occupy the GPU."""
 
-    def close(self) -> None:  # noqa: B027 (most have nothing to give back)
-        """Give back streams and memory; the transport cannot be used afterwards."""
+    def check(self) -> None:  # noqa: B027
+        """Raise TimeoutError if a wait gave up, so that tokens since then are not to be trusted."""
+
+    def join(self) -> None:
+        """Lead a capture that is given up half-way back to the current stream: else it cannot end."""
+        for stream in self._streams:
+            with torch.cuda.stream(stream):
+                forked = torch.cuda.is_current_stream_capturing()
+            if forked:
+                torch.cuda.current_stream().wait_stream(stream)
+
+    def close(self) -> None:
+        """Stop what runs; the transport cannot be used afterwards."""
+        for stream in self._streams:
+            stream.synchronize()  # slots and host store are freed next
+
+    @property
+    def staged_bytes(self) -> int:
+        """Host memory of buffers between host store and slots."""
+        return 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory of what keeps the transport going."""
+        return 0
 
     @contextmanager
     def traced(self, kind: str, layer: int) -> Iterator[None]:
@@ -113,6 +138,7 @@ class SideStream(Transport):
         super().__init__(jobs, n_ctas)
         if self.on_gpu:
             self._stream = torch.cuda.Stream(priority=-1)
+            self._streams.append(self._stream)
             self._done = {layer: torch.cuda.Event() for layer in jobs}
 
     @abstractmethod
@@ -134,10 +160,6 @@ class SideStream(Transport):
         else:
             with self.traced("transfer", layer):
                 self.copy(layer)
-
-    def close(self) -> None:
-        if self.on_gpu:
-            self._stream.synchronize()  # the host store is freed next
 
 
 def listed_misses(job: Job) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -6,6 +6,7 @@ launches, and loads all that a step needs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import torch
@@ -26,6 +27,7 @@ class LookaheadWorker(Transport):
         self._worker = ResidentWorker(list(jobs.values()), n_ctas=self.n_ctas)
         self._loaded: set[int] = set()  # layers that have been copied by a launch
         self._rung: set[int] = set()
+        self._resumed = 0.0  # when
 
     def start(self, layer: int) -> None:
         if layer not in self._loaded:
@@ -43,12 +45,27 @@ class LookaheadWorker(Transport):
 
     def resume(self) -> None:
         if len(self._loaded) == len(self.jobs):
-            self._worker.start()  # it leaves when nobody rings for a while
-            self._worker.check()
+            now, patience_s = time.monotonic(), self._worker.limit_ns / 1e9
+            if now - self._resumed > patience_s / 2:  # it may be about to leave, before the bell
+                self._worker.stop()
+            self._resumed = now
+            self._worker.start()
+            self.check()
 
     def pause(self) -> None:
         self._worker.stop()
 
+    def check(self) -> None:
+        self._worker.check()
+
     def close(self) -> None:
         self._worker.stop()
-        self._worker.check()
+        super().close()
+
+    @property
+    def workspace_bytes(self) -> int:
+        worker = self._worker
+        if not worker.on_gpu:
+            return 0
+        buffers = (worker.table, worker.queue, worker.head, worker.done, worker.tickets, worker.control)
+        return sum(buffer.nbytes for buffer in buffers)
