@@ -109,8 +109,9 @@ class Decoder:
 
 
 def held_bytes(*things: object) -> int:
-    """Bytes of the tensors in dataclasses, lists and mappings; a tensor that is there twice counts once."""
-    return sum(n for _, n in {(t.data_ptr(), t.nbytes) for t in _tensors(things)})
+    """Bytes that the tensors in dataclasses, lists and mappings keep; those that share memory count once."""
+    kept = [t.untyped_storage() for t in _tensors(things)]
+    return sum({s.data_ptr(): s.nbytes() for s in kept}.values())
 
 
 def _tensors(thing: object) -> Iterator[Tensor]:

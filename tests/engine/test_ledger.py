@@ -49,16 +49,14 @@ def engines(draw):
     """An engine of a random plan, and a batch."""
     selector = draw(st.sampled_from(sorted(WAYS)))
     layers, heads, dim = draw(st.integers(2, 4)), draw(st.integers(1, 3)), draw(st.sampled_from((16, 32)))
-    rule = Sparsity(
-        draw(st.integers(4, 9)),
-        block_size=draw(st.sampled_from((16, 32))),
-        local_blocks=draw(st.integers(1, 2)),
-    )
+    size, local = draw(st.sampled_from((16, 32))), draw(st.integers(1, 2))
+    rule = Sparsity(draw(st.integers(4, 9)), block_size=size, local_blocks=local)
     slots = draw(st.one_of(st.sampled_from(("full", "k")), st.integers(rule.budget_blocks, 30)))
     way = "none" if slots == "full" else draw(st.sampled_from(WAYS[selector]))
     shape = ModelShape(
-        "drawn", n_layers=layers, hidden=48, n_heads=2 * heads, n_kv_heads=heads, head_dim=dim, ffn=32, vocab=37,
-        rms_eps=1e-5, rope_theta=1e4, native_context=4096, tied_embeddings=draw(st.booleans()), source="made up",
+        "drawn", n_layers=layers, hidden=48, n_heads=2 * heads, n_kv_heads=heads, head_dim=dim, ffn=32,
+        vocab=37, rms_eps=1e-5, rope_theta=1e4, native_context=4096, tied_embeddings=draw(st.booleans()),
+        source="made up",
     )  # fmt: skip
     dtype = draw(st.sampled_from((torch.float32, torch.float16, torch.bfloat16)))
     longest = draw(st.integers(1, 600))
@@ -67,7 +65,7 @@ def engines(draw):
     engine = Engine(
         random_decoder(shape, longest, dtype=dtype), sparsity=rule, cache=slots, transport=way,
         selector=Proxy.untrained(**sizes) if selector == "proxy" else selector, max_tokens=longest,
-        layer0_resident=way.startswith("lookahead") or selector != "query" or draw(st.booleans()), **options,
+        layer0_resident=selector != "query" or draw(st.booleans()), **options,
     )  # fmt: skip
     return engine, draw(st.integers(1, 4))
 
@@ -119,8 +117,8 @@ def test_the_device_entries_are_what_the_allocator_gave(selector, cache, transpo
     options = {"weights": Forecast.untrained(**sizes)} if selector == "forecast" else {}
     engine = Engine(
         random_decoder(shape, 65_536, device="cuda", dtype=torch.bfloat16), cache=cache, transport=transport,
-        selector=Proxy.untrained(**sizes) if selector == "proxy" else selector, sparsity=Sparsity(8, local_blocks=2),
-        max_tokens=65_536, **options,
+        selector=Proxy.untrained(**sizes) if selector == "proxy" else selector,
+        sparsity=Sparsity(8, local_blocks=2), max_tokens=65_536, **options,
     )  # fmt: skip
     ledger = engine.generate([[1] * 4000] * 4, max_new_tokens=8).ledger
     pool = engine.session(4).graph_bytes
