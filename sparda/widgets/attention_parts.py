@@ -1,0 +1,91 @@
+"""The floors of chapter 05: five controls over ``figures.attention_time``; selection overtakes attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sparda.figures.attention_time import floor_table, time_figure
+from sparda.spec import model, sparsity
+from sparda.widgets import runtime
+
+MODEL = "minicpm4.1-8b"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What one layer is asked to do. batch: sequences of a decode step; a prompt is always one."""
+
+    phase: str = "prefill"  # prefill | decode
+    n_tokens: int = 131_072
+    batch: int = 4
+    budget_blocks: int = 96
+    stride: int = 16  # tokens from one compressed key to the next
+
+    def figure(self):
+        rule = replace(sparsity(MODEL), budget_blocks=self.budget_blocks, stride=self.stride)
+        at = {"phase": self.phase, "contexts": [self.n_tokens], "batch": self.batch}
+        batch = f", batch {self.batch}" if self.phase == "decode" else ", one prompt"
+        note = f"{MODEL}, k {self.budget_blocks}, stride {self.stride}{batch}"
+        return time_figure(floor_table(model(MODEL), rule, **at), phase=self.phase, note=note)
+
+
+STATIC = ({"phase": "prefill"}, {"phase": "decode"}, {"phase": "prefill", "n_tokens": 524_288})
+
+
+def explore_attention(scenario: Scenario | None = None, *, live: bool | None = None, **changes):
+    """Show the floors of selection and attention in one layer, dense, Sparse and SparDA (modelled).
+
+    scenario : start values; ``changes`` override its fields, such as ``n_tokens=524_288``
+    live     : True for controls, False for a list of three figures (prefill, decode, a longer prompt);
+               default: whether a person's notebook is running
+
+    Raises TypeError for an unknown keyword.
+    """
+    known = [field.name for field in fields(Scenario)]
+    unknown = sorted(set(changes) - set(known))
+    if unknown:
+        raise TypeError(
+            f"explore_attention does not know {', '.join(unknown)}; it takes {', '.join(known)} and live"
+        )
+    scenario = replace(scenario or Scenario(), **changes)
+    if live if live is not None else runtime.is_live():
+        return _live(scenario)
+    return [replace(scenario, **view).figure() for view in STATIC]
+
+
+def _controls(scenario: Scenario) -> dict:
+    """One ipywidget for each field that a reader may change, by the field's name."""
+    import ipywidgets as W
+
+    def pick(name: str, values: set[int], label: str):
+        value = getattr(scenario, name)
+        quiet = {"continuous_update": False, "style": {"description_width": "110px"}}
+        return W.SelectionSlider(options=sorted(values | {value}), value=value, description=label, **quiet)
+
+    return {
+        "phase": W.ToggleButtons(options=["prefill", "decode"], value=scenario.phase, description="phase"),
+        "n_tokens": pick("n_tokens", {2**p for p in range(13, 21)}, "context"),
+        "batch": pick("batch", {1, 4, 16, 64}, "batch (decode)"),
+        "budget_blocks": pick("budget_blocks", {34, 48, 64, 96, 128, 192}, "budget k"),
+        "stride": pick("stride", {8, 16, 32}, "stride"),
+    }
+
+
+def _live(scenario: Scenario):
+    import ipywidgets as W
+    import plotly.graph_objects as go
+
+    chart: Any = go.FigureWidget(scenario.figure())
+    controls = _controls(scenario)
+
+    def redraw(_change):
+        fresh: Any = Scenario(**{name: c.value for name, c in controls.items()}).figure()
+        with chart.batch_update():
+            for old, new in zip(chart.data, fresh.data, strict=True):
+                old.update(x=new.x, y=new.y)
+            chart.layout.title, chart.layout.yaxis.title = fresh.layout.title, fresh.layout.yaxis.title
+
+    for control in controls.values():
+        control.observe(redraw, names="value")
+    return W.VBox([*controls.values(), chart])
