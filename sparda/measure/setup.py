@@ -132,6 +132,10 @@ def _replayed(setup: Setup, selector: Selector, case: Case, past: int) -> Select
             f"the recorded choices are {recorded.shape[-1]} of {int(recorded.max())} blocks, "
             f"here it is {learned} of {candidates}"
         )
+    if case.context - past > len(recorded):
+        raise Skipped(
+            f"{len(recorded)} steps were recorded, {case.context - past} are needed; take fewer steps"
+        )
     return Recorded(selector, recorded, past)
 
 
