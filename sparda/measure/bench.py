@@ -218,6 +218,26 @@ def describe_machine() -> dict:
     }
 
 
+@lru_cache(maxsize=1)
+def link_gb_per_s() -> float:
+    """Rate of the link here and now: random runs of 32 KiB from 1 GiB of written host memory, alone.
+
+    Machines of one name differ, and so does one machine from hour to hour: read a speed beside this.
+    """
+    from sparda.kernels import gather_misses
+    from sparda.kernels.host_memory import pinned_empty
+
+    device, n_runs, n_misses = need_cuda(), 2**15, 2**12
+    host = pinned_empty((1, 1, n_runs, 2, 64, 128), torch.bfloat16)
+    host.view(torch.int16).random_()
+    slots = torch.empty(1, 1, n_misses, 2, 64, 128, dtype=torch.bfloat16, device=device)
+    source = torch.randperm(n_runs, device=device)[:n_misses].int()
+    target = torch.arange(n_misses, dtype=torch.int32, device=device)
+    count = torch.full((1,), n_misses, dtype=torch.int32, device=device)
+    times = time_graph([lambda: gather_misses(host, slots, source, target, count)], replays=15)
+    return slots.nbytes / times.median_us / 1e3
+
+
 def _module() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem

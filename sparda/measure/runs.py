@@ -35,12 +35,16 @@ def folder_for(device: torch.device, out: Path | None) -> Path | None:
     return out
 
 
+def _link() -> dict[str, float]:
+    return {"link_gb_per_s": round(bench.link_gb_per_s(), 1)} if torch.cuda.is_available() else {}
+
+
 def keeper(table: Table, columns: list[str], folder: Path | None) -> Callable[[dict[str, str]], None]:
     """Prints each row as it comes and keeps it at once: a run that is cut short loses nothing."""
     if not folder:
         print("a functional check on a processor: these times are not kept")
     show_head(columns)
-    about = bench.describe_machine() if folder else {}
+    about = bench.describe_machine() | _link() if folder else {}
 
     last = perf_counter()
 
