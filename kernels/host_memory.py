@@ -3,15 +3,19 @@
 Pinning locks the pages, so that their physical addresses stay true, and maps them into the GPU's address
 space (unified virtual addressing): a kernel can then load from them as from its own memory, at the speed of
 the link. torch's ``pin_memory=True`` rounds a request up to a power of two, 9 GiB to 16; here a request is
-rounded up to whole pages only. Pinning touches every page.
+rounded up to whole pages only. Pinning touches every page, which takes longest: so huge pages are asked for,
+and threads touch them first (0.12 s a GiB on the machine of an H200, against 0.47 s).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
+import os
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,9 @@ from torch import Tensor
 from sparda.units import format_bytes
 
 PAGE = mmap.PAGESIZE
+HUGE_PAGE = 2 * 2**20
+MAX_THREADS = 16
+_HUGE, _POPULATE = 14, 23  # Linux's MADV_HUGEPAGE and MADV_POPULATE_WRITE; where unknown, they do nothing
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -37,10 +44,10 @@ def pinned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes < 1:
         raise ValueError(f"nothing to pin: shape {list(shape)} is empty")
-    if n_bytes > (machine_memory()[1] or n_bytes):  # else the system would kill the process half-way
-        raise MemoryError(explain(n_bytes, "it is more than is free"))
+    expect_free(n_bytes)
+    room = HUGE_PAGE if n_bytes >= HUGE_PAGE else 0  # to begin at a multiple of it
     try:
-        pages = mmap.mmap(-1, -(-n_bytes // PAGE) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, -(-n_bytes // PAGE) * PAGE + room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError) as error:
         raise MemoryError(explain(n_bytes, str(error))) from error
     return _pin(pages, n_bytes).view(dtype).view(shape)
@@ -51,6 +58,9 @@ def _pin(pages: mmap.mmap, n_bytes: int) -> Tensor:
     import numpy as np
 
     array = np.frombuffer(pages, dtype=np.uint8)
+    skipped = -array.ctypes.data % HUGE_PAGE if n_bytes >= HUGE_PAGE else 0
+    array = array[skipped : skipped + -(-n_bytes // PAGE) * PAGE]
+    _touch(array.ctypes.data, array.nbytes)
     cudart: Any = torch.cuda.cudart()
     status = cudart.cudaHostRegister(array.ctypes.data, array.nbytes, 0)
     if int(status) != 0:
@@ -60,6 +70,18 @@ def _pin(pages: mmap.mmap, n_bytes: int) -> Tensor:
     finalizer = weakref.finalize(array, _unpin, array.ctypes.data, pages)
     finalizer.atexit = False
     return torch.from_numpy(array)[:n_bytes]
+
+
+def _touch(address: int, n_bytes: int) -> None:
+    """Have the system back the pages now, huge ones where it can, by several threads."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    madvise(address, n_bytes, _HUGE)
+    n_threads = min(MAX_THREADS, os.cpu_count() or 1)
+    share = -(-n_bytes // n_threads // HUGE_PAGE) * HUGE_PAGE
+    parts = [(address + at, min(share, n_bytes - at), _POPULATE) for at in range(0, n_bytes, share)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(lambda part: madvise(*part), parts))
 
 
 def _forget_error() -> None:
@@ -73,6 +95,12 @@ def _unpin(address: int, pages: mmap.mmap) -> None:
     cudart: Any = torch.cuda.cudart()
     cudart.cudaHostUnregister(address)
     del pages  # unmapped only now
+
+
+def expect_free(n_bytes: int) -> None:
+    """MemoryError where so much is not free: else the system would kill the process half-way."""
+    if n_bytes > (machine_memory()[1] or n_bytes):
+        raise MemoryError(explain(n_bytes, "it is more than is free"))
 
 
 def explain(n_bytes: int, reason: str) -> str:
