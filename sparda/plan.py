@@ -88,7 +88,7 @@ class HostPool:
         offloaded = [layer for layer in range(plan.n_layers) if plan.offloads(layer)]
         stores = {layer // share for layer in offloaded}
         on_gpu = torch.device(plan.device).type == "cuda"
-        if on_gpu and stores:
+        if stores:
             expect_free(len(stores) * self._bytes)
         allocate = pinned_empty if on_gpu else torch.empty
         self._stores = {i: allocate((self._bytes,), dtype=torch.uint8) for i in stores}

@@ -180,7 +180,8 @@ class Engine:
         vocab, used = len(self.decoder.embed), torch.cat([t.cpu() for t in texts])
         if int(used.min()) < 0 or int(used.max()) >= vocab:
             raise ValueError(
-                f"token ids must lie in 0..{vocab - 1}, got {int(used.min())}..{int(used.max())}"
+                f"token ids must lie in 0..{vocab - 1}, got {int(used.min())}..{int(used.max())}; "
+                "use the tokenizer of this model"
             )
         if temperature < 0 or not 0 < top_p <= 1:
             raise ValueError(f"temperature must be >= 0 and 0 < top_p <= 1, got {temperature}, {top_p}")

@@ -122,3 +122,4 @@ class Session:
         if self.tokens.is_cuda:
             torch.cuda.synchronize()  # a step or a prompt may have been left half-way
         self._graphs.clear()
+        del self.store, self.transport, self._step  # somebody may still hold the session: a traceback, say

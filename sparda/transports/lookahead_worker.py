@@ -56,7 +56,13 @@ class LookaheadWorker(Transport):
         self._worker.stop()
 
     def check(self) -> None:
-        self._worker.check()
+        try:
+            self._worker.check()
+        except TimeoutError as error:
+            raise TimeoutError(
+                "a layer's blocks did not arrive, so the tokens since then are wrong; the batch is given up: "
+                "try again, with transport='lookahead' if it happens again"
+            ) from error
 
     def close(self) -> None:
         self._worker.stop()
