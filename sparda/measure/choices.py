@@ -39,11 +39,13 @@ class Choices:
 def record(model: Any, texts: list[Tensor], *, rule: Sparsity, n_steps: int, context: int) -> Tensor:
     """Learned blocks of the query selector, as ``Choices.ids``, while the texts' own tokens are fed.
 
-    texts : token ids [context] each; ValueError if a step chooses fewer blocks than the budget
+    texts : token ids [context] each; ValueError: they are so short that every block is chosen
     """
     from sparda.engine import Engine
 
     past, learned = context - n_steps, slice(rule.init_blocks, rule.budget_blocks - rule.local_blocks - 1)
+    if past // rule.block_size < rule.budget_blocks:
+        raise ValueError(f"{past} tokens do not fill {rule.budget_blocks} blocks; raise the context")
     engine = Engine(model, selector="query", sparsity=rule, cache="full", max_tokens=context)
     session = engine.session(len(texts))
     for place, text in enumerate(texts):
@@ -55,12 +57,7 @@ def record(model: Any, texts: list[Tensor], *, rule: Sparsity, n_steps: int, con
         ids = [state.selection.block_ids[:, :, learned] for state in session.store.layers[1:]]
         steps.append(torch.stack(ids, 1).to(torch.int16).cpu())
     engine.close()
-    found = torch.stack(steps)
-    if int(found.min()) < rule.init_blocks:
-        raise ValueError(
-            f"{past} tokens do not fill a budget of {rule.budget_blocks} blocks; raise the context"
-        )
-    return found
+    return torch.stack(steps)
 
 
 def path() -> Path:
