@@ -207,7 +207,7 @@ def _empty_frames(error: BaseException | None) -> None:
     """
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_globals.get("__name__", "").split(".")[0] in ("sparda", "torch"):
+            if frame.f_globals.get("__name__", "").split(".")[0] in ("sparda", "torch", "contextlib"):
                 with contextlib.suppress(RuntimeError):  # it still runs
                     frame.clear()
         error = error.__cause__ or error.__context__

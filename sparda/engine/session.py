@@ -80,13 +80,24 @@ class Session:
         self.transport.pause()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            try:
-                self._advance()
-            except BaseException:
-                self.transport.join()  # torch frees no memory while a capture has not ended
-                raise
+        try:
+            with torch.cuda.graph(graph):
+                self._advance_or_join()
+        except torch.OutOfMemoryError:
+            raise
+        except torch.AcceleratorError as error:
+            raise RuntimeError(
+                f"a step could not be captured ({str(error).splitlines()[0]}): something in it waits for the "
+                "GPU, such as a selector that reads values; make the engine with graph=False"
+            ) from error
         return graph
+
+    def _advance_or_join(self) -> None:
+        try:
+            self._advance()
+        except BaseException:
+            self.transport.join()  # torch frees no memory while a capture has not ended
+            raise
 
     @torch.inference_mode()
     def fill(self, n_tokens: int, seed: int = 0) -> None:
