@@ -57,7 +57,10 @@ def measured(run: Run | None, *, n_tokens: int, hit_rate: float | None = None) -
     rows = rows[rows["gpu_memory_gib"].isna() & (rows["choices"] != "recorded")]
     if hit_rate is not None:
         rows = rows[(rows["transport"] == "none") | (rows["hit_rate"] == hit_rate)]
-    return rows.assign(origin="measured")
+    rows = rows.sort_values(
+        "host_layers_per_store", kind="stable"
+    )  # each layer its own pages, where it could
+    return rows.drop_duplicates(["system", "batch", "hit_rate"]).assign(origin="measured")
 
 
 def throughput_table(

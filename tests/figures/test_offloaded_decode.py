@@ -30,7 +30,7 @@ def a_run(cap: float = float("nan"), choices: str = "replayed") -> Run:
     rows.append(("all", "none", 4, 1.0, 50.0))
     table = pd.DataFrame(rows, columns=columns)
     same = {"cache_slots": 96, "budget_blocks": 96, "context": 131_072, "status": "ok"}
-    same |= {"gpu_memory_gib": cap, "choices": choices}
+    same |= {"gpu_memory_gib": cap, "choices": choices, "host_layers_per_store": 1}
     return Run(named(table.assign(**same)), WHERE)
 
 
@@ -63,6 +63,14 @@ def test_a_run_makes_them_measured_and_names_itself():
 def test_rows_under_a_memory_cap_stand_for_another_card_and_are_left_out():
     rates = figures.throughput_table(**OF, run=a_run(cap=80.0), batches=(4,), hit_rate=0.89)
     assert "measured" not in set(rates["origin"])
+
+
+def test_rows_whose_layers_share_host_pages_give_way_to_those_that_do_not():
+    run = a_run()
+    shared = run.rows.assign(host_layers_per_store=4, tokens_per_s=1.0)
+    rows = figures.measured(Run(pd.concat([shared, run.rows]), WHERE), n_tokens=131_072, hit_rate=0.89)
+    assert len(rows) == len(figures.measured(run, n_tokens=131_072, hit_rate=0.89))
+    assert rows["tokens_per_s"].min() > 1
 
 
 def test_recorded_choices_are_no_point_at_an_assumed_hit_rate():
