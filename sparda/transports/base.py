@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from sparda.trace import Trace
 
 Job = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # host, slots, src, dst, count: as gather_misses takes it
+
+
+@cache
+def side_stream(role: str, device: int) -> torch.cuda.Stream:
+    """One stream a role, for all batches: torch and cuBLAS keep memory for each that ever computed."""
+    return torch.cuda.Stream(device, priority=-1)
 
 
 class Transport(ABC):
@@ -48,7 +55,7 @@ class Transport(ABC):
         self._ahead: torch.cuda.Stream | None = None
         self._streams: list[torch.cuda.Stream] = []  # beside the one of compute
         if self.on_gpu and self.early:
-            self._ahead = torch.cuda.Stream(priority=-1)
+            self._ahead = side_stream("choose", torch.cuda.current_device())
             self._streams.append(self._ahead)
             self._chosen = {layer: torch.cuda.Event() for layer in jobs}
 
@@ -137,7 +144,7 @@ class SideStream(Transport):
     def __init__(self, jobs: Mapping[int, Job], n_ctas: int | None = None):
         super().__init__(jobs, n_ctas)
         if self.on_gpu:
-            self._stream = torch.cuda.Stream(priority=-1)
+            self._stream = side_stream("copy", torch.cuda.current_device())
             self._streams.append(self._stream)
             self._done = {layer: torch.cuda.Event() for layer in jobs}
 

@@ -105,31 +105,30 @@ def test_generating_holds_nothing_more(make, device, selector, transport):
     ],
 )  # fmt: skip
 def test_the_device_entries_are_what_the_allocator_gave(selector, cache, transport):
-    torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")  # cuBLAS has its workspace now
-    gc.collect()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
     shape = ModelShape(
         "drawn", n_layers=4, hidden=512, n_heads=8, n_kv_heads=2, head_dim=64, ffn=2048, vocab=32_000,
         rms_eps=1e-5, rope_theta=1e4, native_context=65_536, tied_embeddings=False, source="made up",
     )  # fmt: skip
     sizes = {"n_layers": 4, "hidden": 512, "n_kv_heads": 2, "head_dim": 64}
-    options = {"weights": Forecast.untrained(**sizes)} if selector == "forecast" else {}
-    engine = Engine(
-        random_decoder(shape, 65_536, device="cuda", dtype=torch.bfloat16), cache=cache, transport=transport,
-        selector=Proxy.untrained(**sizes) if selector == "proxy" else selector,
-        sparsity=Sparsity(8, local_blocks=2), max_tokens=65_536, **options,
-    )  # fmt: skip
-    ledger = engine.generate([[1] * 4000] * 4, max_new_tokens=8).ledger
-    pool = engine.session(4).graph_bytes
-    assert (pool > 0) == engine.graph
-    device = sum(n for kind, n in ledger.items() if kind not in HOST) - pool
-    grown = torch.cuda.memory_allocated() - before
-    print(ledger, {"pool": pool, "grown": grown})
-    assert abs(device - grown) <= 0.05 * grown + 2**26
-    if cache != "full":
+    for attempt in range(2):  # in the first one cuBLAS takes its workspaces
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        options = {"weights": Forecast.untrained(**sizes)} if selector == "forecast" else {}
+        engine = Engine(
+            random_decoder(shape, 65_536, device="cuda", dtype=torch.bfloat16), cache=cache,
+            selector=Proxy.untrained(**sizes) if selector == "proxy" else selector, transport=transport,
+            sparsity=Sparsity(8, local_blocks=2), max_tokens=65_536, **options,
+        )  # fmt: skip
+        ledger = engine.generate([[1] * 4000] * 4, max_new_tokens=8).ledger
+        pool = engine.session(4).graph_bytes
+        device = sum(n for kind, n in ledger.items() if kind not in HOST) - pool
+        grown = torch.cuda.memory_allocated() - before
+        print(attempt, ledger, {"pool": pool, "grown": grown})
+        assert abs(device - grown) <= 0.05 * grown + 2**26 * (attempt == 0) + 2**20
+        assert (pool > 0) == engine.graph
         assert ledger["pinned"] == engine.plan(4).host_bytes
-    engine.close()
-    del engine
+        engine.close()
+        del engine
     gc.collect()
     assert torch.cuda.memory_allocated() - before < 2**20

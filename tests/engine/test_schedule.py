@@ -5,6 +5,7 @@ A twin with a full cache reads the same tokens: its slots are an independent rec
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -67,26 +68,25 @@ def poison(sessions):
                     tensor.fill_(garbage)
 
 
-def expect_inverse(state):
+def inverse(state):
     """slot_block and block_slot name each other."""
     held, place = state.slot_block.long(), state.block_slot.long()
-    slots = torch.arange(held.shape[2], device=held.device).expand_as(held)
-    assert torch.equal(place.gather(2, held.clamp(min=0))[held >= 0], slots[held >= 0])
-    assert int((place >= 0).sum()) == int((held >= 0).sum())
+    slots = torch.arange(held.shape[2], device=held.device)
+    back = place.gather(2, held.clamp(min=0))
+    return ((back == slots) | (held < 0)).all() & ((place >= 0).sum() == (held >= 0).sum())
 
 
-def expect_listed(state, record, places):
+def listed(state, record, places):
     """The choice is the record's, its slots hold it, and the tail slot holds the block being written."""
     held, chosen = state.slot_block.long(), state.selection.block_ids.long()
     at, tail = state.selection.slot_ids.long(), state.selection.tail_slot.long()
-    assert torch.equal(chosen, record.selection.block_ids.long())
-    assert torch.equal(chosen >= 0, at >= 0)
-    assert torch.equal(held.gather(2, at.clamp(min=0))[at >= 0], chosen[at >= 0])
-    own = (places // SIZE)[:, None].expand_as(tail)
-    assert torch.equal(held.gather(2, tail[..., None])[..., 0], own)
+    there = held.gather(2, at.clamp(min=0))
+    own = held.gather(2, tail[..., None])[..., 0]
+    same = (chosen == record.selection.block_ids).all() & ((chosen >= 0) == (at >= 0)).all()
+    return same & ((there == chosen) | (at < 0)).all() & (own == (places // SIZE)[:, None]).all()
 
 
-def expect_contents(state, record, places):
+def filled(state, record, places):
     """Rows written so far are the record's: in the slots, and in the host's finished blocks."""
     truth = record.cache.slots  # [B, H, N, 2, S, d]: block n is in slot n
     n_blocks = truth.shape[2]
@@ -95,10 +95,11 @@ def expect_contents(state, record, places):
     block = state.slot_block.long()[..., None, None, None]
     index = block.clamp(min=0).expand_as(state.cache.slots)
     seen = written.gather(2, index) & (block >= 0)
-    assert torch.equal(state.cache.slots[seen], truth.gather(2, index)[seen])
-    if state.offloaded:
-        finished = written.all(4, keepdim=True).expand_as(truth).cpu()
-        assert torch.equal(state.cache.host[finished], truth.cpu()[finished])
+    right = ((state.cache.slots == truth.gather(2, index)) | ~seen).all()
+    if not state.offloaded:
+        return right
+    host = state.cache.host.to(truth.device, non_blocking=True)
+    return right & ((host == truth) | ~written.all(4, keepdim=True)).all()
 
 
 @pytest.mark.parametrize("selector", SYSTEMS)
@@ -111,14 +112,14 @@ def test_slots_hold_the_blocks_that_the_maps_name_after_every_step(make, device,
     sessions = [twin, *(engine.session(BATCH) for engine in engines)]
     poison(sessions)
     schedule = Schedule(sessions, device, seed=len(selector))
-    for _ in range(STEPS):
+    for step in range(STEPS):
         places = schedule.step()
         for session in sessions[1:]:
-            assert torch.equal(session.tokens, twin.tokens)
-            for state, record in zip(session.store.layers, twin.store.layers, strict=True):
-                expect_inverse(state)
-                expect_listed(state, record, places)
-                expect_contents(state, record, places)
+            pairs = zip(session.store.layers, twin.store.layers, strict=True)
+            found = [(inverse(s), listed(s, r, places), filled(s, r, places)) for s, r in pairs]
+            agree = (session.tokens == twin.tokens).all()
+            found = torch.stack([agree, *itertools.chain(*found)]).tolist()  # one wait for the GPU
+            assert all(found), f"step {step}: tokens {found[0]}, by layer {found[1:]}"
         schedule.disturb()
     for engine in engines:
         engine.close()
