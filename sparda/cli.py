@@ -1,4 +1,4 @@
-"""The `sparda` command: reproduce, gallery, doctor, bench."""
+"""The `sparda` command: reproduce, gallery, doctor, bench, eval."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import errno
 import sys
 
+from sparda.evaluation import command as evaluation
 from sparda.measure import command
 
 DISK = {
@@ -56,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("doctor", help="say what will and will not run on this machine")
     check.set_defaults(run=_doctor)
     command.add_to(commands)
+    evaluation.add_to(commands)
     return top
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sparda import tasks, text
+from sparda.tasks.haystack import number_not_in
 
 
 def test_both_texts_are_there_and_have_a_notice():
@@ -114,4 +115,4 @@ def test_a_slow_tokenizer_is_refused():
 def test_a_number_that_the_haystack_holds_is_not_drawn():
     full = " ".join(str(n) for n in range(10))
     with pytest.raises(ValueError, match="use more digits"):
-        tasks._number_not_in(full, 1, random.Random(0))
+        number_not_in(full, 1, random.Random(0))

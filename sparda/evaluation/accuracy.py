@@ -1,0 +1,209 @@
+"""Answers of tasks, method by method on the same prompts, through the engine.
+
+A cell is (method, task, context, k). Its prompts are drawn by seed alone, so that every method gets the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+from sparda import tasks
+from sparda.evaluation.methods import METHODS, rule
+from sparda.evaluation.statistics import paired_interval, sign_test, wilson
+from sparda.evaluation.subject import Subject
+from sparda.measure.tables import Table
+from sparda.spec import Sparsity
+from sparda.tasks import Sample
+
+_CELL = ("model", "method", "task", "context", "budget_blocks", "seed")
+_INTERVAL = ("ci_low", "ci_high")
+_RUN = ("date", "commit")
+ACCURACY = Table("accuracy", (*_CELL[:-1], "n", "correct", "accuracy", *_INTERVAL, "seed", *_RUN), _CELL)
+SAMPLES = Table("samples", (*_CELL, "of", "right", *_RUN), _CELL)
+_PAIR = ("model", "method", "baseline", *_CELL[2:])
+_COUNTED = ("better", "worse", "p_value")
+PAIRS = Table("pairs", (*_PAIR[:-1], "n", "difference", *_INTERVAL, *_COUNTED, "seed", *_RUN), _PAIR)
+COUNTS = 0.2  # a task counts where dense scores more
+AVERAGE = "average"
+_SEEDS = 1_000_000  # between the samples of two seeds
+
+
+@dataclass
+class Prompts:
+    """Samples of a task and context, made when first asked for and shared by all methods."""
+
+    tokenizer: Any
+    n: int
+    seed: int = 0
+    _made: dict[tuple[str, int], list[Sample]] = field(default_factory=dict, repr=False)
+
+    def of(self, task: str, context: int) -> list[Sample]:
+        if (task, context) not in self._made:
+            seeds = range(self.seed * _SEEDS, self.seed * _SEEDS + self.n)
+            draw = partial(_draw, task, self.tokenizer, context)
+            with ThreadPoolExecutor() as pool:  # tokenizers work outside Python's lock
+                self._made[task, context] = list(pool.map(draw, seeds))
+        return self._made[task, context]
+
+
+def _draw(task: str, tokenizer: Any, context: int, seed: int) -> Sample:
+    return tasks.make(task, tokenizer, context, seed=seed)
+
+
+def replies(engine: Any, tokenizer: Any, samples: Sequence[Sample], at_once: int) -> list[str]:
+    """Greedy replies, in batches of equal size, so that one session serves them all."""
+    batch = ceil(len(samples) / ceil(len(samples) / at_once))
+    said: list[str] = []
+    for first in range(0, len(samples), batch):
+        group = list(samples[first : first + batch])
+        full = group + group[:1] * (batch - len(group))
+        made = engine.generate(
+            [s.input_ids for s in full], max_new_tokens=group[0].max_new_tokens, stop=[tokenizer.eos_token_id]
+        )
+        said += [tokenizer.decode(t, skip_special_tokens=True) for t in made.tokens[: len(group)]]
+    return said
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell: how many of each sample's answers were right, of how many; and what was said."""
+
+    method: str
+    task: str
+    context: int
+    budget_blocks: int
+    right: list[int]
+    of: int
+    replies: list[str]
+    seconds: float
+
+    @property
+    def shares(self) -> list[float]:
+        return [right / self.of for right in self.right]
+
+    def rows(self, model: str, seed: int, run: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The cell's row of accuracy.csv and of samples.csv."""
+        cell = {"model": model, "method": self.method, "task": self.task, "context": self.context}
+        cell |= {"budget_blocks": self.budget_blocks, "seed": seed, **run}
+        n, correct = len(self.right), sum(self.shares)
+        low, high = wilson(min(correct, n), n)
+        row = ACCURACY.row(**cell, n=n, correct=correct, accuracy=correct / n, ci_low=low, ci_high=high)
+        return row, SAMPLES.row(**cell, of=self.of, right=" ".join(map(str, self.right)))
+
+
+def measure(
+    subject: Subject, prompts: Prompts, *, methods: Sequence[str], names: Sequence[str],
+    contexts: Sequence[int], shares: Sequence[float], at_once: int, all_tasks: bool = False,
+    done: Callable[[Result], None],
+) -> None:  # fmt: skip
+    """Evaluate cell by cell; ``done`` gets each result as it comes.
+
+    Dense, where it is asked for, comes first; tasks where it scores no more than ``COUNTS`` are then left
+    out, unless ``all_tasks``. KeyError: an unknown task.
+    """
+    if unknown := sorted(set(names) - set(tasks.TASKS)):
+        raise KeyError(f"unknown task {unknown[0]!r}; choose from {', '.join(tasks.TASKS)}")
+    for context in contexts:
+        counted = list(names)
+        for method, sparsity in plan(methods, context, shares):
+            for result in _method(subject, prompts, method, sparsity, counted, context, at_once):
+                done(result)
+                if method == "dense" and not all_tasks and sum(result.shares) <= COUNTS * len(result.right):
+                    counted = [name for name in counted if name != result.task]
+
+
+def plan(methods: Iterable[str], context: int, shares: Sequence[float]) -> list[tuple[str, Sparsity]]:
+    """Which methods run with which rule: dense once, with k = all blocks, then the others at every k.
+
+    Shares whose k is too small for the context are left out; ValueError if none fits.
+    """
+    rules, problem = [], None
+    for share in shares:
+        try:
+            rules.append(rule(context, share))
+        except ValueError as error:
+            problem = error
+    if not rules and problem:
+        raise problem
+    ordered = sorted(methods, key=list(METHODS).index)
+    every = Sparsity(ceil(context / 64), init_blocks=0, local_blocks=0)
+    dense = [("dense", every)] if "dense" in ordered else []
+    return dense + [(m, r) for r in rules for m in ordered if m != "dense"]
+
+
+def _method(
+    subject: Subject, prompts: Prompts, method: str, sparsity: Sparsity, names: Sequence[str], context: int,
+    at_once: int,
+) -> Iterator[Result]:  # fmt: skip
+    from sparda.engine import Engine
+
+    engine = Engine(
+        subject.model, selector=subject.selector(method), sparsity=sparsity, cache="full", max_tokens=context
+    )
+    try:
+        for name in list(names):
+            samples, start = prompts.of(name, context), perf_counter()
+            said = replies(engine, subject.tokenizer, samples, at_once)
+            right = [s.right(reply) for s, reply in zip(samples, said, strict=True)]
+            took, k = perf_counter() - start, sparsity.budget_blocks
+            yield Result(method, name, context, k, right, len(samples[0].answers), said, took)
+    finally:
+        engine.close()
+
+
+def pairs(samples: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Rows of pairs.csv from rows of samples.csv: every method against those before it in ``METHODS``.
+
+    Dense has one k and is compared at all of them. The average is over the tasks where dense counts, or all
+    where there is no dense.
+    """
+    cells = {tuple(row[c] for c in _CELL): row for row in samples}
+    found: dict[tuple, dict[str, list[float]]] = {}
+    dense = {(m, t, c, s): row for (m, method, t, c, _, s), row in cells.items() if method == "dense"}
+    order = list(METHODS)
+    for (model, method, task, context, k, seed), row in cells.items():
+        for baseline in order[: order.index(method)]:
+            other = cells.get((model, baseline, task, context, k, seed))
+            if baseline == "dense":
+                other = dense.get((model, task, context, seed))
+            if other is None:
+                continue
+            ours, theirs = _shares(row), _shares(other)
+            if len(ours) == len(theirs):
+                group = found.setdefault((model, method, baseline, context, k, seed), {})
+                group[task] = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return [row for key, group in found.items() for row in _pair_rows(key, group, cells, dense)]
+
+
+def _shares(row: Mapping[str, str]) -> list[float]:
+    return [int(right) / int(row["of"]) for right in row["right"].split()]
+
+
+def _pair_rows(key: tuple, group: dict[str, list[float]], cells: Mapping, dense: Mapping) -> Iterator[dict]:
+    model, method, baseline, context, k, seed = key
+    cell = {"model": model, "method": method, "baseline": baseline, "context": context}
+    cell |= {"budget_blocks": k, "seed": seed}
+    counted = [t for t in group if _counts(dense.get((model, t, context, seed)))]
+    parts = {task: [group[task]] for task in group} | (
+        {AVERAGE: [group[t] for t in counted]} if counted else {}
+    )
+    for task, differences in parts.items():
+        flat = [d for part in differences for d in part]
+        mean, low, high = paired_interval(differences)
+        some = task if task != AVERAGE else counted[0]
+        row = cells[model, method, some, context, k, seed]
+        yield PAIRS.row(
+            **cell, task=task, n=len(flat), difference=mean, ci_low=low, ci_high=high,
+            better=sum(d > 0 for d in flat), worse=sum(d < 0 for d in flat), p_value=sign_test(flat),
+            date=row["date"], commit=row["commit"],
+        )  # fmt: skip
+
+
+def _counts(dense: Mapping[str, str] | None) -> bool:
+    return dense is None or sum(shares := _shares(dense)) > COUNTS * len(shares)

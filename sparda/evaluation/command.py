@@ -1,0 +1,82 @@
+"""``sparda eval``: accuracy on tasks and attention mass of the chosen blocks, kept as CSV files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparda.evaluation.methods import METHODS, SHARES
+from sparda.measure.command import listed
+
+KINDS = {
+    "accuracy": "answers of long-context tasks, every method on the same prompts",
+    "recall": "attention mass of the chosen blocks, agreement and hit rate, layer by layer",
+}
+HEADLINE = ("dense", "sparse", "infinigen", "sparda")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command ``eval`` to the parser of ``sparda``."""
+    about = "how well each method chooses, at equal k, init and local blocks"
+    kinds = commands.add_parser("eval", help=about, description=about).add_subparsers(
+        required=True, metavar="WHAT", dest="what"
+    )
+    for name, text in KINDS.items():
+        one = kinds.add_parser(name, help=text, description=text)
+        usual = HEADLINE if name == "accuracy" else [m for m in METHODS if m != "dense"]
+        one.add_argument("--model", default="smollm2-135m", help="a name, directory or hub id [smollm2-135m]")
+        one.add_argument(
+            "--methods", type=listed(_method), default=list(usual), help=f"of {', '.join(METHODS)}"
+        )
+        one.add_argument("--context", type=listed(int), default=[8192], help="tokens, by commas [8192]")
+        one.add_argument("--shares", type=listed(float), default=list(SHARES), help="k / blocks [0.125,0.25]")
+        one.add_argument("--forecast", type=Path, help="Forecast weights [the model's in data/forecasts/]")
+        one.add_argument("--seed", type=int, default=0)
+        one.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
+        one.add_argument("--out", type=Path, metavar="DIR", help="default on a GPU: data/measured/<device>/")
+        one.set_defaults(run=run)
+        _own_options(one, name)
+
+
+def _own_options(one: argparse.ArgumentParser, name: str) -> None:
+    if name == "accuracy":
+        one.add_argument("--tasks", type=listed(str), help="by commas [all]")
+        one.add_argument("--n", type=int, default=200, help="samples of each cell [200]")
+        one.add_argument("--batch", type=int, default=50, help="prompts at once [50]")
+        one.add_argument(
+            "--all-tasks", action="store_true", help="also those where dense scores 20 %% or less"
+        )
+        one.add_argument("--replies", type=Path, metavar="FILE", help="write what was said, as JSON lines")
+    else:
+        one.add_argument("--texts", type=listed(str), default=["jargon_file", "king_james"], help="by commas")
+        one.add_argument("--sequences", type=int, default=8, help="of each text [8]")
+        one.add_argument("--queries", type=int, default=512, help="of each sequence [512]")
+
+
+def _method(name: str) -> str:
+    if name not in METHODS:
+        raise ValueError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
+    return name
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, print and keep; 2 for wrong input."""
+    import torch
+
+    from sparda.evaluation import runs
+
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        runs.RUNS[options.what](options, device)
+    except (FileNotFoundError, KeyError, ValueError, ImportError) as error:
+        print(f"sparda: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def show(row: Mapping[str, str], columns: Sequence[str], note: str = "") -> None:
+    """Print some columns of a row."""
+    print(" ".join(f"{row[c]:>{max(10, len(c))}}" for c in columns), note, flush=True)

@@ -1,0 +1,129 @@
+"""From the options of ``sparda eval`` to rows that are printed and kept."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparda.evaluation import accuracy, recall
+from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Prompts, Result
+from sparda.evaluation.command import show
+from sparda.evaluation.methods import rule
+from sparda.evaluation.recall import MEAN, RECALL
+from sparda.evaluation.subject import Subject
+from sparda.measure import tables
+from sparda.measure.bench import describe_machine
+from sparda.measure.runs import folder_for
+from sparda.measure.tables import Table
+
+
+def subject(options: Namespace, device: torch.device) -> Subject:
+    """Load the model: bf16 on a GPU, float32 on a processor."""
+    from sparda.models.load import load
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model, tokenizer = load(options.model, dtype=dtype, device=device)
+    return Subject(options.model, model, tokenizer, options.forecast, options.seed)
+
+
+class Keeper:
+    """Writes rows as they come into a folder, if there is one; a run that is cut short loses nothing."""
+
+    def __init__(self, about: Subject, folder: Path | None):
+        self.folder, self._subject, self._machine = folder, about, describe_machine()
+        if folder is None:
+            print("nothing is kept; give --out a folder")
+
+    @property
+    def run(self) -> dict[str, str]:
+        return {name: self._machine[name] for name in ("date", "commit")}
+
+    def keep(self, table: Table, rows: list[dict[str, str]]) -> None:
+        if self.folder is not None:
+            tables.keep(table, rows, self.folder, self._machine | self._subject.about())
+
+
+def run_accuracy(options: Namespace, device: torch.device) -> None:
+    """Fill accuracy.csv and samples.csv cell by cell, and compare methods in pairs.csv."""
+    who = subject(options, device)
+    keeper = Keeper(who, folder_for(device, options.out))
+    columns = ["method", "task", "context", "budget_blocks", "n", "accuracy", "ci_low", "ci_high"]
+    show({c: c for c in columns}, columns)
+    kept: list[dict[str, str]] = []
+
+    def done(result: Result) -> None:
+        row, sample = result.rows(who.name, options.seed, keeper.run)
+        show(row, columns, f"({result.seconds:.1f} s)")
+        kept.append(sample)
+        keeper.keep(ACCURACY, [row])
+        keeper.keep(SAMPLES, [sample])
+        if options.replies:
+            _write(options.replies, result)
+
+    prompts = Prompts(who.tokenizer, options.n, options.seed)
+    accuracy.measure(
+        who, prompts, methods=options.methods, names=options.tasks or list(accuracy.tasks.TASKS),
+        contexts=options.context, shares=options.shares, at_once=options.batch,
+        all_tasks=options.all_tasks, done=done,
+    )  # fmt: skip
+    if keeper.folder is not None:
+        kept = tables.read(keeper.folder / "samples.csv")
+    pairs = accuracy.pairs(kept)
+    keeper.keep(PAIRS, pairs)
+    columns = ["method", "baseline", "context", "budget_blocks", "n", "difference", "ci_low", "ci_high"]
+    show({c: c for c in columns}, columns)
+    for row in pairs:
+        if row["task"] == accuracy.AVERAGE:
+            show(row, columns)
+
+
+def _write(path: Path, result: Result) -> None:
+    cell: dict[str, Any] = {"method": result.method, "task": result.task, "context": result.context}
+    cell |= {"budget_blocks": result.budget_blocks}
+    with open(path, "a", encoding="utf-8") as file:
+        for right, reply in zip(result.right, result.replies, strict=True):
+            file.write(json.dumps(cell | {"right": right, "reply": reply}) + "\n")
+
+
+def run_recall(options: Namespace, device: torch.device) -> None:
+    """Fill recall.csv, one text and context after the other."""
+    from sparda.engine.weights import from_hugging_face
+
+    who = subject(options, device)
+    keeper = Keeper(who, folder_for(device, options.out))
+    decoder = from_hugging_face(who.model, max(options.context))
+    selectors = {method: who.selector(method) for method in options.methods if method != "dense"}
+    columns = ["method", "text", "context", "budget_blocks", "mass_recall", "gain", "gain_low", "gain_high"]
+    columns += ["agreement", "hit_rate"]
+    show({c: c for c in columns}, columns)
+    for text in options.texts:
+        for context in options.context:
+            rules = [rule(context, share) for share in options.shares]
+            first = 64 * max(r.budget_blocks for r in rules)
+            places = recall.draw_places(context, options.queries, first, options.seed)
+            found = [
+                recall.recall_of(decoder, tokens, places, selectors, rules)
+                for tokens in _sequences(who, text, context, options.sequences)
+            ]
+            cell = {"model": who.name, "text": text, "context": context, "seed": options.seed}
+            rows = recall.rows(found, n=len(places) * len(found), **cell, **keeper.run)
+            for row in rows:
+                if row["layer"] == MEAN:
+                    show(row, columns)
+            keeper.keep(RECALL, rows)
+
+
+def _sequences(who: Subject, text: str, context: int, count: int) -> list[torch.Tensor]:
+    """Parts of a text at equal distances, from a tenth of it on: the front may have calibrated the proxy."""
+    starts = [0.1 + 0.85 * i / count for i in range(count)]
+    found = [who.tokens(text, context, start) for start in starts]
+    if min(map(len, found)) < context:
+        raise ValueError(f"{text} is too short for {count} sequences of {context} tokens; ask for fewer")
+    return found
+
+
+RUNS = {"accuracy": run_accuracy, "recall": run_recall}

@@ -1,0 +1,89 @@
+"""A model under evaluation, and the selectors of the compared methods for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparda.evaluation.methods import METHODS
+from sparda.provenance import sha256
+from sparda.selectors import Selector, make
+from sparda.text import data_dir, read_text
+
+CALIBRATION = ("jargon_file", 8192)  # the proxy's skew is read off the front of this text: tokens, at most
+
+
+@dataclass
+class Subject:
+    """A model under evaluation; it makes the selectors of the methods, each once.
+
+    forecast : its Forecast weights; default: the only file under data/forecasts/<name>/
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    forecast: Path | None = None
+    seed: int = 0
+    _made: dict[str, Selector] = field(default_factory=dict, repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def selector(self, method: str) -> Selector:
+        """KeyError: unknown method; FileNotFoundError: the Forecast was not trained yet."""
+        if method not in METHODS:
+            raise KeyError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+        if method not in self._made:
+            self._made[method] = self._make(METHODS[method]).to(self.device, self.model.dtype)
+        return self._made[method]
+
+    def _make(self, name: str) -> Selector:
+        if name == "forecast":
+            from sparda.forecast import Forecast, Shape
+
+            path = self.forecast or forecast_file(self.name)
+            return make(name, weights=Forecast.load(path, Shape.of(self.model)))
+        if name == "proxy":
+            from sparda.selectors.proxy import Proxy
+
+            return Proxy.calibrate(self.model, self.tokens(*CALIBRATION)[None])
+        return make(name, **({"seed": self.seed} if name == "random" else {}))
+
+    def tokens(self, text: str, count: int, start: float = 0.0) -> torch.Tensor:
+        """``count`` tokens [T] of a text from a share of it on; fewer where it, or the context, ends."""
+        count = min(count, self.model.config.max_position_embeddings)
+        whole = read_text(text)
+        first = int(start * len(whole))
+        ids = self.tokenizer(whole[first : first + 12 * count], add_special_tokens=False, verbose=False)
+        return torch.tensor(ids["input_ids"][:count], device=self.device)
+
+    def about(self) -> dict[str, Any]:
+        """For the sidecar: what else decides the numbers."""
+        facts: dict[str, Any] = {"precision": str(self.model.dtype).removeprefix("torch.")}
+        facts["calibration"] = f"{CALIBRATION[1]} tokens of {CALIBRATION[0]}"
+        if "sparda" in self._made:
+            path = self.forecast or forecast_file(self.name)
+            facts["forecast"] = {"file": path.name, "sha256": sha256(path)}
+        return facts
+
+
+def forecast_file(model: str) -> Path:
+    """The Forecast weights that come with a model; FileNotFoundError if there are none."""
+    folder = data_dir() / "forecasts" / model
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found)
+        raise FileNotFoundError(
+            f"data/forecasts/{model} holds {names or 'no Forecast weights'}; "
+            + (
+                "say which with --forecast"
+                if found
+                else "train some with `sparda train`, or leave out sparda"
+            )
+        )
+    return found[0]
