@@ -230,3 +230,13 @@ def test_a_processor_s_times_are_printed_and_kept_only_elsewhere(setup, monkeypa
     assert not (bench.DATA / "cpu").exists()
     assert "is for GPU measurements" in capsys.readouterr().err
     assert cli.main([*bench_it, "--device", "cuda"]) == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("what", ["prefill", "latency", "breakdown", "trace"])
+def test_every_benchmark_runs_from_the_command_line(setup, monkeypatch, tmp_path, capsys, what):
+    monkeypatch.setattr(runs, "setup", lambda options, device: setup)
+    size = ["--context", str(CONTEXT), "--systems", "sparda", "--steps", "4", "--out", str(tmp_path)]
+    assert cli.main(["bench", what, *size]) == 0
+    assert (tmp_path / ("trace_sparda_b1.json" if what == "trace" else f"{what}.csv")).exists()
+    assert " ok" in capsys.readouterr().out
