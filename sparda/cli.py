@@ -1,4 +1,4 @@
-"""The `sparda` command: reproduce, gallery, doctor, bench, eval."""
+"""The `sparda` command: reproduce, gallery, doctor, bench, eval, train."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 from sparda.evaluation import command as evaluation
 from sparda.measure import command
+from sparda.training import command as training
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space and run again",
@@ -58,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_doctor)
     command.add_to(commands)
     evaluation.add_to(commands)
+    training.add_to(commands)
     return top
 
 

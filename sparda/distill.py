@@ -1,0 +1,216 @@
+"""What a Forecast is taught: the teacher, its prediction, and how far apart they are (spec: training).
+
+Two recipes. The paper's: the query's own scores of compressed keys are the teacher, the windows of its best
+blocks and one bucket for all the rest are compared. Ours: the exact attention mass of every block is the
+teacher, and block scores, pooled as at inference, are compared over all blocks that are not forced.
+
+    loss of one query = w * KL(target || softmax(prediction))         float32, mean over heads and queries
+
+Everything works on any leading dimension [X, H, ...]: layers and sequences lie side by side. Nothing is ever
+T x T: few queries are looked at, a slice at a time. Gradients reach the prediction only.
+
+Check value: blocks 1 and 2 hold 3/4 and 1/4 of the mass, both are scored alike: KL = ln 2 - H = 0.1308.
+
+>>> target, scores = torch.tensor([0.0, 0.75, 0.25, 0.0]), torch.zeros(4)
+>>> round(divergence(target, scores, torch.tensor([False, True, True, False])).item(), 4)
+0.1308
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparda import blocks
+from sparda.attention import query_slices
+from sparda.spec import Sparsity
+
+Teacher = Literal["mass", "fine", "coarse"]
+NEG_INF = float("-inf")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to teach.
+
+    teacher  : "mass", exact attention mass of blocks; "coarse", the query's softmax over compressed keys;
+               "fine", over means of 2 neighbouring keys, pooled to the grid of compressed keys (the paper)
+    pooling  : of "fine": "exact", over the means inside a window; "released", as the authors' code does
+    rest     : with "fine" and "coarse": one more entry holds all mass outside the teacher's blocks
+    entries  : with "fine" and "coarse": entries a block has, its windows (4) or their sum (1)
+    weighted : with "mass": a query counts as much as its mass outside the forced blocks
+    boundary : with "mass": weight of the second loss, the mass that a soft top-k at each budget loses
+    budgets  : for ``boundary``: pairs (k, local blocks)
+    """
+
+    teacher: Teacher = "mass"
+    pooling: Literal["exact", "released"] = "exact"
+    rest: bool = True
+    entries: int = 4
+    weighted: bool = True
+    boundary: float = 0.0
+    budgets: tuple[tuple[int, int], ...] = ((16, 4), (32, 8))
+
+    def __post_init__(self):
+        for name, known in (("teacher", ("mass", "fine", "coarse")), ("pooling", ("exact", "released"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}; choose from {', '.join(known)}")
+
+
+PAPER = Recipe(teacher="fine")
+
+
+def teach(q: Tensor, k: Tensor, positions: Tensor, sparsity: Sparsity, recipe: Recipe) -> Tensor:
+    """The teacher's target, streamed over queries.
+
+    q [X, H_q, P, d] and k [X, H, T, d] post-RoPE, positions [P] ascending
+    returns float32: [X, H, P, N] mass of blocks, or [X, H, P, N_c] shares of compressed keys; rows sum to 1
+    """
+    seen_last = positions.tolist() if positions.device.type == "cpu" else None
+    parts = []
+    for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * k.shape[2]):
+        seen = k.shape[2] if seen_last is None else seen_last[part][-1] + 1
+        at = positions[part].to(q.device, non_blocking=True)
+        if recipe.teacher == "mass":
+            parts.append(_mass(q[:, :, part], k[:, :, :seen], at, sparsity.block_size))
+        else:
+            parts.append(_window_shares(q[:, :, part], k, at, sparsity, recipe))
+    width = blocks.count_blocks(k.shape[2], sparsity)
+    if recipe.teacher != "mass":
+        width = blocks.count_windows(k.shape[2], sparsity)
+    return torch.cat([pad(p, (0, width - p.shape[-1])) for p in parts], 2)
+
+
+def _mass(q: Tensor, k: Tensor, at: Tensor, block: int) -> Tensor:
+    """Softmax of each head, summed over the tokens of a block, mean over the G heads: [X, H, p, N].
+
+    A block's share is the softmax of its tokens' log-sum-exp, so no second pass over the tokens is needed.
+    """
+    logits = _logits(q, pad(k, (0, 0, 0, -k.shape[2] % block)), q.shape[-1] ** -0.5)  # [X, H, G, p, N*S]
+    future = torch.arange(logits.shape[-1], device=q.device) > at[:, None]
+    logits = logits.masked_fill_(future, NEG_INF).unflatten(-1, (-1, block))
+    return logits.logsumexp(-1).softmax(-1).mean(2)
+
+
+def _window_shares(q: Tensor, k: Tensor, at: Tensor, sparsity: Sparsity, recipe: Recipe) -> Tensor:
+    """The query's shares of compressed keys, summed over the G heads and normalised: [X, H, p, N_c]."""
+    n_windows = blocks.count_windows(k.shape[2], sparsity)
+    if recipe.teacher == "coarse":
+        scores = blocks.query_scores(q, blocks.compress_keys(k, sparsity), at.expand(len(q), -1), sparsity)
+    else:
+        fine = (k[:, :, 1:].float() + k[:, :, :-1].float()) / 2
+        future = torch.arange(1, k.shape[2], device=q.device) > at[:, None]
+        logits = _logits(q, fine, q.shape[-1] ** -0.5).masked_fill_(future, NEG_INF)
+        shares = logits.softmax(-1).nan_to_num().sum(2)  # [X, H, p, T - 1]; nothing is visible at position 0
+        width, shift = (sparsity.window - 1, 0) if recipe.pooling == "exact" else (sparsity.stride + 1, 1)
+        need = (n_windows - 1) * sparsity.stride + width
+        shares = pad(shares, (shift, need - shift - shares.shape[-1]))
+        scores = shares.unfold(-1, width, sparsity.stride).amax(-1)
+        scores = scores.masked_fill(~_visible(at, n_windows, sparsity), NEG_INF)
+    scores = scores.masked_fill(scores == NEG_INF, 0.0)
+    return scores / scores.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+def _logits(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """[X, H_q, p, d] and [X, H, t, d] -> [X, H, G, p, t] float32."""
+    rows = q.float().mul(scale).unflatten(1, (k.shape[1], -1))  # [X, H, G, p, d]
+    flat = rows.flatten(2, 3) @ k.float().transpose(-1, -2)
+    return flat.unflatten(2, rows.shape[2:4])
+
+
+def _visible(at: Tensor, n_windows: int, sparsity: Sparsity) -> Tensor:
+    return blocks.visible_windows(at[None], n_windows, sparsity)[0]  # [p, N_c]
+
+
+def predict(forecast: Tensor, compressed: Tensor, positions: Tensor, sparsity: Sparsity) -> Tensor:
+    """Log scores of compressed keys, float32, -inf where not visible.
+
+    forecast [X, H * n, P, d] with n heads a KV head, compressed [X, H, N_c, d], positions [P]
+    returns [X, H, P, N_c]: F . k~ / sqrt(d) for n = 1; for more heads the log of their summed softmax
+    """
+    at = positions.to(forecast.device)
+    n_heads = forecast.shape[1] // compressed.shape[1]
+    logits = _logits(forecast, compressed, forecast.shape[-1] ** -0.5)  # [X, H, n, P, N_c]
+    logits = logits.masked_fill(~_visible(at, compressed.shape[2], sparsity), NEG_INF)
+    return logits[:, :, 0] if n_heads == 1 else logits.log_softmax(-1).logsumexp(2)
+
+
+def loss(prediction: Tensor, target: Tensor, positions: Tensor, sparsity: Sparsity, recipe: Recipe) -> Tensor:
+    """Loss of every query, [X, H, P] float32, of ``predict`` against ``teach``."""
+    at = positions.to(prediction.device)
+    if recipe.teacher != "mass":
+        return _window_loss(prediction, target, at, sparsity, recipe)
+    n_blocks = target.shape[-1]
+    scores = blocks.pool_to_blocks(prediction, n_blocks, sparsity)  # [X, H, P, N]
+    free = _free(at, n_blocks, sparsity)
+    outside = target.masked_fill(~free, 0.0).sum(-1)
+    lost = divergence(target, scores, free)
+    lost = lost * outside if recipe.weighted else lost
+    for budget, local in recipe.budgets if recipe.boundary else ():
+        rule = Sparsity(budget, sparsity.block_size, sparsity.init_blocks, local)
+        choose = _free(at, n_blocks, rule)
+        lost = lost + recipe.boundary * _missed(target, scores, choose, budget - rule.forced_blocks)
+    return lost
+
+
+def divergence(target: Tensor, scores: Tensor, where: Tensor) -> Tensor:
+    """KL(target || softmax(scores)) over the entries that ``where`` marks, both normalised there: [...]."""
+    wanted = target.masked_fill(~where, 0.0)
+    wanted = wanted / wanted.sum(-1, keepdim=True).clamp(min=1e-30)
+    log_p = scores.masked_fill(~where, NEG_INF).log_softmax(-1).masked_fill(~where, 0.0)
+    return (torch.xlogy(wanted, wanted) - wanted * log_p).sum(-1)
+
+
+def _missed(target: Tensor, scores: Tensor, where: Tensor, n: int) -> Tensor:
+    """Mass outside a soft choice of the ``n`` best blocks: the cut lies between the n-th and the next."""
+    scores = scores.masked_fill(~where, NEG_INF)
+    if n < 1 or scores.shape[-1] <= n:
+        return torch.zeros_like(target[..., 0])
+    best = scores.topk(n + 1, dim=-1).values
+    cut = best[..., n - 1 :].mean(-1, keepdim=True)  # -inf where all fit: nothing is missed
+    all_fit = cut.isinf()
+    chosen = torch.sigmoid(scores.masked_fill(~where, 0.0) - cut.masked_fill(all_fit, 0.0))
+    missed = (target * (1 - chosen)).masked_fill(~where | all_fit, 0.0)
+    return missed.sum(-1)
+
+
+def _free(at: Tensor, n_blocks: int, sparsity: Sparsity) -> Tensor:
+    """Blocks that a query may choose: past, and not forced; [P, N]."""
+    past = torch.arange(n_blocks, device=at.device) < (at // sparsity.block_size)[:, None]
+    return past & ~blocks.forced_blocks(at[None], n_blocks, sparsity)[0]
+
+
+def _window_loss(
+    log_scores: Tensor, target: Tensor, at: Tensor, sparsity: Sparsity, recipe: Recipe
+) -> Tensor:
+    """The paper's: windows of the teacher's learned blocks, and one bucket for all the rest."""
+    per_block = sparsity.block_size // sparsity.stride
+    n_windows = target.shape[-1]
+    n_blocks = -(-n_windows // per_block) + 1
+    scores = target.masked_fill(~_visible(at, n_windows, sparsity), NEG_INF)
+    pooled = blocks.pool_to_blocks(scores, max(n_blocks, int(at.max()) // sparsity.block_size + 1), sparsity)
+    ids = blocks.select_blocks(pooled, at.expand(len(target), -1), sparsity)
+    learned = blocks.block_mask(ids, pooled.shape[-1]) & _free(at, pooled.shape[-1], sparsity)
+    kept = learned.repeat_interleave(per_block, -1)[..., :n_windows] & _visible(at, n_windows, sparsity)
+    log_p = log_scores.log_softmax(-1)
+    shares, entries = target, log_p
+    rest = (target.masked_fill(kept, 0.0).sum(-1), log_p.masked_fill(kept, NEG_INF).logsumexp(-1))
+    if recipe.entries == 1:
+        shares, entries, kept = _per_block(target, log_p, kept, per_block)
+    if not recipe.rest:
+        return divergence(shares, entries, kept)
+    every = torch.cat([kept, torch.ones_like(kept[..., :1])], -1)
+    target = torch.cat([shares, rest[0][..., None]], -1)
+    return divergence(target, torch.cat([entries, rest[1][..., None]], -1), every)
+
+
+def _per_block(shares: Tensor, log_p: Tensor, kept: Tensor, per_block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Windows 4b .. 4b+3 of a block as one entry."""
+    fill = (0, -shares.shape[-1] % per_block)
+    share, log_share, mask = (pad(x, fill).unflatten(-1, (-1, per_block)) for x in (shares, log_p, kept))
+    log_share = log_share.masked_fill(~mask, -1e9)  # finite: the gradient of a sum of nothing is not
+    return share.masked_fill(~mask, 0.0).sum(-1), log_share.logsumexp(-1), mask.any(-1)

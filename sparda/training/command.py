@@ -1,0 +1,137 @@
+"""``sparda train``: a Forecast for a model, from text, on one process or many.
+
+sparda train --text corpus/train.npy --held-out corpus/held_out.npy --out build/forecast
+accelerate launch --num_processes 8 -m sparda train ...                 # the same, on 8 GPUs or more nodes
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparda.distill import Recipe
+from sparda.spec import Sparsity
+from sparda.training.plan import Plan
+
+HELP = "distil a Forecast from a frozen model; weights, log and run card go to one folder"
+USUAL = Plan()
+PLAN = {
+    "length": "tokens of a sequence", "rounds": "observations in all",
+    "sequences": "sequences of a round, of all processes together",
+    "positions": "queries sampled of a sequence; 0 takes all",
+    "step_positions": "of those, how many of every sequence one step sees",
+    "passes": "how often a round's queries are used", "lr": "AdamW's learning rate, with warm-up and cosine",
+    "warmup": "steps", "weight_decay": "of AdamW", "clip": "gradient norm; 0 does not clip",
+    "init": "query (the next layer's queries) or random", "noise": "random share added to init query",
+    "damping": "of the inputs' whitening; 0 leaves them as they are", "heads": "Forecast heads a KV head",
+}  # fmt: skip
+RECIPE = {
+    "teacher": "mass (exact, of blocks), fine (the paper) or coarse", "pooling": "of fine: exact or released",
+    "entries": "of fine and coarse: entries a block has, 4 or 1",
+    "boundary": "of mass: weight of the loss at the budgets",
+}  # fmt: skip
+
+
+def add_to(commands: Any) -> None:
+    """Add the command ``train`` to the parser of ``sparda``."""
+    one = commands.add_parser("train", help=HELP, description=HELP)
+    one.add_argument("--text", nargs="+", required=True, metavar="SOURCE",
+                     help="text, folders, packed .npy, or hf:owner/name[:split[:column]]")  # fmt: skip
+    one.add_argument("--held-out", nargs="+", required=True, metavar="SOURCE", help="text to validate on")
+    one.add_argument("--out", type=Path, required=True, metavar="DIR", help="continues what it holds")
+    one.add_argument("--model", default="smollm2-135m", help="as for sparda.load [smollm2-135m]")
+    for default, options in ((USUAL, PLAN), (USUAL.recipe, RECIPE)):
+        for name, about in options.items():
+            value = getattr(default, name)
+            one.add_argument("--" + name.replace("_", "-"), type=type(value), default=value,
+                             help=f"{about} [{value}]")  # fmt: skip
+    one.add_argument("--no-rest", action="store_true", help="of fine and coarse: no entry for all the rest")
+    one.add_argument("--unweighted", action="store_true", help="of mass: all queries count alike")
+    one.add_argument(
+        "--budget", type=int, default=16, help="k: blocks a query reads, forced ones included [16]"
+    )
+    one.add_argument("--local", type=int, default=4, help="local blocks, forced [4]")
+    one.add_argument(
+        "--seeds", type=_seeds, default=[0], help="trained side by side, separated by commas [0]"
+    )
+    one.add_argument("--batch", type=int, default=4, help="sequences in one forward pass [4]")
+    one.add_argument("--keep-every", type=int, default=10, help="rounds between checkpoints [10]")
+    one.add_argument("--validate-on", type=int, default=16, metavar="N", help="held-out sequences [16]")
+    one.add_argument("--minutes", type=float, help="stop then, with a checkpoint to continue from")
+    one.set_defaults(run=run)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"seeds are numbers separated by commas, got {text!r}") from None
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The options as a plan; ValueError for what does not fit together."""
+    recipe = Recipe(
+        **{name: getattr(options, name) for name in RECIPE},
+        rest=not options.no_rest, weighted=not options.unweighted,
+    )  # fmt: skip
+    rule = Sparsity(options.budget, local_blocks=options.local)
+    return Plan(rule, recipe, **{name: getattr(options, name) for name in PLAN})
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train; 0 done, 1 stopped by a loss that is no number, 2 wrong input."""
+    from sparda.training.loop import NotANumber
+
+    try:
+        return _train(options)
+    except NotANumber as error:
+        print(f"sparda: {error}", file=sys.stderr)
+        return 1
+    except (ValueError, TypeError, KeyError, FileNotFoundError, ImportError) as error:
+        print(f"sparda: {error.args[0] if error.args else error}", file=sys.stderr)
+        return 2
+
+
+def _train(options: argparse.Namespace) -> int:
+    import torch
+    from accelerate import Accelerator
+
+    from sparda.models import load
+    from sparda.training import card, data
+    from sparda.training.loop import Run
+    from sparda.training.validate import Validation
+
+    plan, accelerator = plan_of(options), Accelerator()
+    on_gpu = accelerator.device.type == "cuda"
+    model, tokenizer = load.load(
+        options.model, device=accelerator.device, dtype=torch.bfloat16 if on_gpu else torch.float32
+    )
+    vocab = model.get_input_embeddings().num_embeddings
+    train = data.read(options.text, tokenizer, vocab, plan.length)
+    held_out = data.read(options.held_out, tokenizer, vocab, plan.length)
+    tokens = torch.from_numpy(held_out.take(range(min(options.validate_on, len(held_out)))))
+    at = torch.linspace(plan.length // 4, plan.length - 1, min(256, plan.length // 2)).long()
+    validation = Validation(model, tokens, at, _budgets(plan))
+    work = Run(
+        model, plan, train, validation, options.out, options.seeds, options.batch, options.keep_every,
+        options.minutes and 60 * options.minutes, accelerator,
+    )  # fmt: skip
+    students = work.go()
+    if accelerator.is_main_process:
+        about = {"train": train.source, "train_sequences": len(train), "held_out": held_out.source}
+        for seed, student in zip(options.seeds, students, strict=True):
+            name = "forecast" if seed == options.seeds[0] else f"forecast-seed{seed}"
+            print(student.export().save(options.out / f"{name}.safetensors", model=options.model))
+        card.write(
+            options.out, plan, options.seeds, about, rounds_done=work.round,
+            processes=accelerator.num_processes, recall=card.reached(validation, students),
+        )  # fmt: skip
+    return 0
+
+
+def _budgets(plan: Plan) -> list[Sparsity]:
+    """The plan's k, and twice that with twice the local blocks."""
+    rule = plan.sparsity
+    return [rule, Sparsity(2 * rule.budget_blocks, local_blocks=2 * rule.local_blocks)]

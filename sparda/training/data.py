@@ -1,0 +1,116 @@
+"""Where a run's sequences come from: text files, a Hugging Face data set, or packed tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparda.training.packing import pack
+
+SUFFIXES = (".txt", ".md", ".rst")
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Packed tokens [n, length or more], and where they came from."""
+
+    tokens: np.ndarray
+    length: int
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, indices: Sequence[int]) -> np.ndarray:
+        """Some of them, [len(indices), length] int64."""
+        return np.stack([self.tokens[i, : self.length] for i in indices]).astype(np.int64)
+
+
+def read(sources: Sequence[str], tokenizer: Any, vocab: int, length: int) -> Sequences:
+    """Sequences of ``length`` tokens from all sources together.
+
+    A source is a text file, a folder of them, a ``.npy`` of packed tokens (``python -m sparda.corpus``), or
+    ``hf:owner/name[:split[:column]]``, which needs the package datasets.
+
+    FileNotFoundError: no such file. ValueError: an empty file, too little text for one sequence, or a
+    tokenizer that does not fit the model.
+    """
+    if len(sources) == 1 and sources[0].endswith(".npy"):
+        return _packed(Path(sources[0]), vocab, length)
+    if len(tokenizer) > vocab:
+        raise ValueError(
+            f"the tokenizer knows {len(tokenizer)} tokens, but the model only {vocab}: they do not belong "
+            "together; use the tokenizer that came with the model"
+        )
+    documents = (text for source in sources for text in _documents(source))
+    end = tokenizer.eos_token_id
+    if end is None:
+        raise ValueError("the tokenizer has no end token, which marks where a document ends; set eos_token")
+    tokenized = list(_tokens(documents, tokenizer))
+    sequences = list(pack(tokenized, length, end))
+    what = ", ".join(sources)
+    if not sequences:
+        raise ValueError(
+            f"{what}: {sum(map(len, tokenized))} tokens do not fill one sequence of {length}; give more "
+            "text, or a smaller --length"
+        )
+    return Sequences(np.stack(sequences), length, what)
+
+
+def _packed(path: Path, vocab: int, length: int) -> Sequences:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}; make it with `python -m sparda.corpus {path.parent}`")
+    tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    if tokens.ndim != 2 or tokens.dtype.kind not in "ui" or not len(tokens):
+        raise ValueError(
+            f"{path} is no table of tokens [n, length]; it is {tokens.dtype} {list(tokens.shape)}"
+        )
+    if tokens.shape[1] < length:
+        raise ValueError(
+            f"{path} holds sequences of {tokens.shape[1]} tokens; use --length {tokens.shape[1]}"
+        )
+    if (largest := int(tokens.max())) >= vocab:
+        raise ValueError(
+            f"{path} holds token {largest}, but the model knows only {vocab}: it was made with another "
+            "tokenizer; make it again with --model"
+        )
+    return Sequences(tokens, length, path.name)
+
+
+def _documents(source: str) -> Iterator[str]:
+    if source.startswith("hf:"):
+        yield from _data_set(source)
+        return
+    path = Path(source)
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder {source}; check the path (a data set is hf:owner/name)")
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES)
+    if not files:
+        raise ValueError(f"the folder {source} holds no text ({', '.join(SUFFIXES)})")
+    for file in files:
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if not text.strip():
+            raise ValueError(f"{file} is empty; remove it, or check what wrote it")
+        yield text
+
+
+def _data_set(source: str) -> Iterator[str]:
+    name, split, column = [*source.removeprefix("hf:").split(":"), "", ""][:3]
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise ValueError(f"{source} needs the package datasets; run `pip install datasets`") from None
+    rows: Iterable[Any] = load_dataset(name, split=split or "train", streaming=True)
+    for row in rows:
+        if (column or "text") not in row:
+            raise ValueError(f"{source} has no column {column or 'text'!r}; it has {', '.join(row)}")
+        yield row[column or "text"]
+
+
+def _tokens(documents: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
+    for text in documents:
+        yield tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

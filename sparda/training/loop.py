@@ -1,0 +1,188 @@
+"""The loop: observe the frozen model, take steps, validate, keep what was reached."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparda.training import checkpoint
+from sparda.training.backbone import Backbone, Seen
+from sparda.training.data import Sequences
+from sparda.training.plan import Plan
+from sparda.training.student import Student, second_moments
+from sparda.training.validate import Validation
+
+
+class NotANumber(RuntimeError):
+    """A loss that is not finite; names layer and step."""
+
+
+@dataclass
+class Learner:
+    """One seed: a student, its optimiser, and how many steps it has taken."""
+
+    seed: int
+    student: Student
+    plan: Plan
+    steps: int = 0
+    optimizer: torch.optim.AdamW = field(init=False)
+
+    def __post_init__(self):
+        self.optimizer = torch.optim.AdamW(
+            self.student.parameters(), lr=self.plan.lr, betas=(0.9, 0.95), weight_decay=self.plan.weight_decay
+        )
+
+    def learn(self, seen: Seen, round_: int, accelerator: Any) -> Tensor:
+        """All steps of a round; losses [steps, L]."""
+        losses = []
+        for where in self.plan.chunks(round_, self.seed):
+            lost = self.student(seen.at(where), self.plan.sparsity, self.plan.recipe)
+            lost.mean().backward()
+            self._step(accelerator)
+            losses.append(lost.detach())
+        return accelerator.reduce(torch.stack(losses), "mean")
+
+    def _step(self, accelerator: Any) -> None:
+        parameters = list(self.student.parameters())
+        if accelerator.num_processes > 1:
+            for p in parameters:
+                p.grad = accelerator.reduce(p.grad, "mean")
+        if self.plan.clip:
+            torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.rate(self.steps)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+
+
+@dataclass
+class Run:
+    """A training run in ``folder``: resumes from its last checkpoint if there is one."""
+
+    model: Any
+    plan: Plan
+    train: Sequences
+    validation: Validation
+    folder: Path
+    seeds: Sequence[int] = (0,)
+    batch: int = 4  # sequences in one forward pass
+    keep_every: int = 10  # rounds between checkpoints and validations
+    most_seconds: float | None = None  # stop (and keep a checkpoint) after so long
+    accelerator: Any = None
+    round: int = 0
+
+    def __post_init__(self):
+        if self.accelerator is None:
+            from accelerate import Accelerator
+
+            self.accelerator = Accelerator()
+        if self.plan.sequences % self.accelerator.num_processes:
+            raise ValueError(
+                f"{self.plan.sequences} sequences a round cannot be shared by "
+                f"{self.accelerator.num_processes} processes; use a multiple"
+            )
+        self.backbone = Backbone(self.model, self.plan.sparsity, self.plan.recipe)
+        self.learners = [
+            Learner(
+                seed,
+                Student.of(self.model, self.plan.init, self.plan.heads, seed, self.plan.noise),
+                self.plan,
+            )
+            for seed in self.seeds
+        ]
+        self.round = checkpoint.load(self.folder, self.plan, self.learners)
+
+    def observe(self, round_: int) -> Seen:
+        """This process's sequences of a round."""
+        mine = self.plan.draw(round_, len(self.train))
+        mine = mine[self.accelerator.process_index :: self.accelerator.num_processes]
+        device, parts = self.accelerator.device, []
+        for start in range(0, len(mine), self.batch):
+            tokens = torch.from_numpy(self.train.take(mine[start : start + self.batch].tolist())).to(device)
+            parts.append(self.backbone.observe(tokens, self.plan.sample(round_)))
+        return Seen.join(parts)
+
+    def go(self) -> list[Student]:
+        """Train to the end; the students."""
+        began = time.perf_counter()
+        if self.round == 0:
+            self._report([], began)  # validates before anything is spent
+        with self._bar() as bar:
+            while self.round < self.plan.rounds:
+                losses = self._one_round()
+                self.round += 1
+                bar.update()
+                bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
+                out_of_time = (
+                    self.most_seconds is not None and time.perf_counter() - began > self.most_seconds
+                )
+                if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
+                    self._report(losses, began)
+                    self._keep()
+                if out_of_time:
+                    break
+        return [learner.student for learner in self.learners]
+
+    def _one_round(self) -> list[Tensor]:
+        seen = self.observe(self.round)
+        if self.round == 0 and self.plan.damping:
+            moments = self.accelerator.reduce(second_moments(seen.inputs), "mean")
+            for learner in self.learners:
+                learner.student.precondition(moments, self.plan.damping)
+        losses = [learner.learn(seen, self.round, self.accelerator) for learner in self.learners]
+        for learner, lost in zip(self.learners, losses, strict=True):
+            self._check(lost, learner)
+        return losses
+
+    def _check(self, losses: Tensor, learner: Learner) -> None:
+        bad = (~losses.isfinite()).nonzero()
+        if len(bad):
+            step, layer = (int(i) for i in bad[0])
+            step += learner.steps - len(losses)
+            raise NotANumber(
+                f"the loss of layer {layer} is not a number at step {step}; the checkpoint before it is "
+                f"kept in {self.folder}: lower --lr, or clip with --clip 0.5"
+            )
+
+    def _report(self, losses: Sequence[Tensor], began: float) -> None:
+        """Validate every seed, and append a row each to log.csv."""
+        for n, learner in enumerate(self.learners):
+            row = {
+                "round": self.round, "step": learner.steps, "seed": learner.seed,
+                "seconds": f"{time.perf_counter() - began:.1f}",
+                "loss": f"{losses[n].mean():.5f}" if losses else "",
+                **self.validation.row(learner.student),
+            }  # fmt: skip
+            if self.accelerator.is_main_process:
+                _append(self.folder / "log.csv", row)
+
+    def _keep(self) -> None:
+        if self.accelerator.is_main_process:
+            checkpoint.save(self.folder, self.plan, self.learners, self.round)
+        self.accelerator.wait_for_everyone()
+
+    def _bar(self):
+        from tqdm import tqdm
+
+        return tqdm(
+            total=self.plan.rounds, initial=self.round, unit="round",
+            disable=not self.accelerator.is_main_process, mininterval=1.0,
+        )  # fmt: skip
+
+
+def _append(path: Path, row: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)

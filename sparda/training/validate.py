@@ -1,0 +1,104 @@
+"""How much attention mass a choice of blocks holds, layer by layer, on text that no one trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparda import blocks, metrics
+from sparda.distill import Recipe
+from sparda.spec import Sparsity
+from sparda.training.backbone import Backbone, Seen
+from sparda.training.student import Student
+
+BUDGETS = (Sparsity(16, local_blocks=4), Sparsity(32, local_blocks=8))  # 12.5 and 25 % of 8192 tokens
+
+
+def recall(seen: Seen, scores: Tensor, sparsity: Sparsity) -> Tensor:
+    """Mass recall of each layer, [L], of block scores [L * B, H, P, N]; ``seen`` has mass for a target."""
+    mass = seen.target.flatten(0, 1)
+    at = seen.positions.to(mass.device).expand(len(mass), -1)
+    ids = blocks.select_blocks(scores, at, sparsity)
+    return metrics.mass_recall(mass, ids).unflatten(0, (len(seen.inputs), -1)).mean((1, 2, 3))
+
+
+def by_student(seen: Seen, student: Student, sparsity: Sparsity) -> Tensor:
+    """Block scores of a Forecast."""
+    return blocks.pool_to_blocks(student.scores(seen, sparsity), seen.target.shape[-1], sparsity)
+
+
+def by_query(seen: Seen, sparsity: Sparsity) -> Tensor:
+    """Block scores of the layer's own queries (Sparse, which the Forecast replaces)."""
+    if seen.queries is None:
+        raise ValueError("the query selection needs Backbone(keep_queries=True)")
+    at = seen.positions.to(seen.inputs.device)
+    scores = [
+        blocks.query_scores(q, k, at.expand(len(q), -1), sparsity)
+        for q, k in zip(seen.queries, seen.compressed, strict=True)
+    ]
+    return blocks.pool_to_blocks(torch.cat(scores), seen.target.shape[-1], sparsity)
+
+
+def by_oracle(seen: Seen, sparsity: Sparsity) -> Tensor:
+    """Block scores of one who knows the mass."""
+    return seen.target.flatten(0, 1)
+
+
+@dataclass
+class Validation:
+    """Held-out text, observed once: recall of every student, of query selection and of the oracle.
+
+    tokens  : [B, T] of the held-out text
+    budgets : block rules that recall is measured at
+    """
+
+    model: Any
+    tokens: Tensor
+    positions: Tensor
+    budgets: Sequence[Sparsity] = BUDGETS
+    batch: int = 4
+    last: str = ""  # of the latest ``row``, short
+    _seen: Seen | None = field(default=None, repr=False)
+    _bounds: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def seen(self) -> Seen:
+        """The model's view of the text, on the model's device."""
+        if self._seen is None:
+            backbone = Backbone(self.model, self.budgets[0], Recipe(), keep_queries=True)
+            parts = [
+                backbone.observe(t.to(self.model.device), self.positions)
+                for t in self.tokens.split(self.batch)
+            ]
+            self._seen = Seen.join(parts)
+        return self._seen
+
+    @torch.no_grad()
+    def layers(self, scores: Callable[[Seen, Sparsity], Tensor], sparsity: Sparsity) -> Tensor:
+        """Recall of each layer, [L], of any rule ``by_...``."""
+        return recall(self.seen, scores(self.seen, sparsity), sparsity)
+
+    def bounds(self) -> dict[str, Tensor]:
+        """Recall of each layer of query selection and oracle, as ``query_k16`` and such."""
+        if not self._bounds:
+            for s in self.budgets:
+                self._bounds[f"query_k{s.budget_blocks}"] = self.layers(by_query, s)
+                self._bounds[f"oracle_k{s.budget_blocks}"] = self.layers(by_oracle, s)
+        return self._bounds
+
+    def row(self, student: Student) -> dict[str, str]:
+        """Recall at each budget, mean over layers 1 and up, and the gap to the oracle closed."""
+        found, short = {}, []
+        for s in self.budgets:
+            k = s.budget_blocks
+            query, oracle = (self.bounds()[f"{name}_k{k}"][1:].mean() for name in ("query", "oracle"))
+            ours = self.layers(lambda seen, rule: by_student(seen, student, rule), s)[1:].mean()
+            found[f"recall_k{k}"] = f"{ours:.5f}"
+            found[f"gap_closed_k{k}"] = f"{(ours - query) / (oracle - query):.4f}"
+            short.append(f"k{k} {ours:.4f}")
+        self.last = " ".join(short)
+        return found
