@@ -16,8 +16,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
@@ -27,6 +25,7 @@ import torch
 
 from sparda import provenance
 from sparda.measure import tables
+from sparda.measure.machine import describe_machine
 
 GRAPH_US = 1000.0  # shortest graph that is timed: its launch costs some us
 DATA = provenance.ROOT / "data" / "measured"
@@ -205,19 +204,6 @@ def describe_run() -> dict:
     }
 
 
-def describe_machine() -> dict:
-    """Device, driver, versions, commit, command and date."""
-    return {
-        "device": provenance.device(),
-        "driver": _driver(),
-        "cuda": torch.version.cuda,
-        "versions": provenance.versions(("torch", "triton", "numpy")),
-        "commit": provenance.commit(),
-        "command": "python -m " + _module() + "".join(" " + shlex.quote(a) for a in sys.argv[1:]),
-        "date": provenance.today(),
-    }
-
-
 @lru_cache(maxsize=1)
 def link_gb_per_s() -> float:
     """Rate of the link here and now: random runs of 32 KiB from 1 GiB of written host memory, alone.
@@ -236,18 +222,3 @@ def link_gb_per_s() -> float:
     count = torch.full((1,), n_misses, dtype=torch.int32, device=device)
     times = time_graph([lambda: gather_misses(host, slots, source, target, count)], replays=15)
     return slots.nbytes / times.median_us / 1e3
-
-
-def _module() -> str:
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem
-
-
-def _driver() -> str:
-    import subprocess
-
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
