@@ -43,8 +43,6 @@ class Recipe:
     rest     : with "fine" and "coarse": one more entry holds all mass outside the teacher's blocks
     entries  : with "fine" and "coarse": entries a block has, its windows (4) or their sum (1)
     weighted : with "mass": a query counts as much as its mass outside the forced blocks
-    boundary : with "mass": weight of the second loss, the mass that a soft top-k at each budget loses
-    budgets  : for ``boundary``: pairs (k, local blocks)
     """
 
     teacher: Teacher = "mass"
@@ -52,8 +50,6 @@ class Recipe:
     rest: bool = True
     entries: int = 4
     weighted: bool = True
-    boundary: float = 0.0
-    budgets: tuple[tuple[int, int], ...] = ((16, 4), (32, 8))
 
     def __post_init__(self):
         for name, known in (("teacher", ("mass", "fine", "coarse")), ("pooling", ("exact", "released"))):
@@ -67,16 +63,14 @@ PAPER = Recipe(teacher="fine")
 def teach(q: Tensor, k: Tensor, positions: Tensor, sparsity: Sparsity, recipe: Recipe) -> Tensor:
     """The teacher's target, streamed over queries.
 
-    q [X, H_q, P, d] and k [X, H, T, d] post-RoPE, positions [P] ascending
+    q [X, H_q, P, d] and k [X, H, T, d] post-RoPE, positions [P] on the CPU, ascending
     returns float32: [X, H, P, N] mass of blocks, or [X, H, P, N_c] shares of compressed keys; rows sum to 1
     """
-    seen_last = positions.tolist() if positions.device.type == "cpu" else None
     parts = []
     for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * k.shape[2]):
-        seen = k.shape[2] if seen_last is None else seen_last[part][-1] + 1
-        at = positions[part].to(q.device, non_blocking=True)
+        at = positions[part]  # on the CPU: how many keys a slice sees is known without waiting for a GPU
         if recipe.teacher == "mass":
-            parts.append(_mass(q[:, :, part], k[:, :, :seen], at, sparsity.block_size))
+            parts.append(_mass(q[:, :, part], k[:, :, : int(at[-1]) + 1], at, sparsity.block_size))
         else:
             parts.append(_window_shares(q[:, :, part], k, at, sparsity, recipe))
     width = blocks.count_blocks(k.shape[2], sparsity)
@@ -86,31 +80,34 @@ def teach(q: Tensor, k: Tensor, positions: Tensor, sparsity: Sparsity, recipe: R
 
 
 def _mass(q: Tensor, k: Tensor, at: Tensor, block: int) -> Tensor:
-    """Softmax of each head, summed over the tokens of a block, mean over the G heads: [X, H, p, N].
-
-    A block's share is the softmax of its tokens' log-sum-exp, so no second pass over the tokens is needed.
-    """
+    """Softmax of each head, summed over the tokens of a block, mean over the G heads: [X, H, p, N]."""
     logits = _logits(q, pad(k, (0, 0, 0, -k.shape[2] % block)), q.shape[-1] ** -0.5)  # [X, H, G, p, N*S]
-    future = torch.arange(logits.shape[-1], device=q.device) > at[:, None]
-    logits = logits.masked_fill_(future, NEG_INF).unflatten(-1, (-1, block))
-    return logits.logsumexp(-1).softmax(-1).mean(2)
+    shares = _hide_future(logits, at).softmax(-1)
+    return shares.unflatten(-1, (-1, block)).sum(-1).mean(2)
+
+
+def _hide_future(logits: Tensor, at: Tensor, ahead: int = 0) -> Tensor:
+    """Mask, in place, what lies after a query; column j holds key j + ``ahead``; ``at`` ascends."""
+    first = max(0, int(at[0]) + 1 - ahead)  # columns before it are seen by every query of the slice
+    key = torch.arange(first + ahead, logits.shape[-1] + ahead, device=logits.device)
+    logits[..., first:].masked_fill_(key > at.to(logits.device)[:, None], NEG_INF)
+    return logits
 
 
 def _window_shares(q: Tensor, k: Tensor, at: Tensor, sparsity: Sparsity, recipe: Recipe) -> Tensor:
     """The query's shares of compressed keys, summed over the G heads and normalised: [X, H, p, N_c]."""
-    n_windows = blocks.count_windows(k.shape[2], sparsity)
+    n_windows, there = blocks.count_windows(k.shape[2], sparsity), at.to(q.device)
     if recipe.teacher == "coarse":
-        scores = blocks.query_scores(q, blocks.compress_keys(k, sparsity), at.expand(len(q), -1), sparsity)
+        scores = blocks.query_scores(q, blocks.compress_keys(k, sparsity), there.expand(len(q), -1), sparsity)
     else:
         fine = (k[:, :, 1:].float() + k[:, :, :-1].float()) / 2
-        future = torch.arange(1, k.shape[2], device=q.device) > at[:, None]
-        logits = _logits(q, fine, q.shape[-1] ** -0.5).masked_fill_(future, NEG_INF)
+        logits = _hide_future(_logits(q, fine, q.shape[-1] ** -0.5), at, ahead=1)
         shares = logits.softmax(-1).nan_to_num().sum(2)  # [X, H, p, T - 1]; nothing is visible at position 0
         width, shift = (sparsity.window - 1, 0) if recipe.pooling == "exact" else (sparsity.stride + 1, 1)
         need = (n_windows - 1) * sparsity.stride + width
         shares = pad(shares, (shift, need - shift - shares.shape[-1]))
         scores = shares.unfold(-1, width, sparsity.stride).amax(-1)
-        scores = scores.masked_fill(~_visible(at, n_windows, sparsity), NEG_INF)
+        scores = scores.masked_fill(~_visible(there, n_windows, sparsity), NEG_INF)
     scores = scores.masked_fill(scores == NEG_INF, 0.0)
     return scores / scores.sum(-1, keepdim=True).clamp(min=1e-30)
 
@@ -149,12 +146,7 @@ def loss(prediction: Tensor, target: Tensor, positions: Tensor, sparsity: Sparsi
     free = _free(at, n_blocks, sparsity)
     outside = target.masked_fill(~free, 0.0).sum(-1)
     lost = divergence(target, scores, free)
-    lost = lost * outside if recipe.weighted else lost
-    for budget, local in recipe.budgets if recipe.boundary else ():
-        rule = Sparsity(budget, sparsity.block_size, sparsity.init_blocks, local)
-        choose = _free(at, n_blocks, rule)
-        lost = lost + recipe.boundary * _missed(target, scores, choose, budget - rule.forced_blocks)
-    return lost
+    return lost * outside if recipe.weighted else lost
 
 
 def divergence(target: Tensor, scores: Tensor, where: Tensor) -> Tensor:
@@ -163,19 +155,6 @@ def divergence(target: Tensor, scores: Tensor, where: Tensor) -> Tensor:
     wanted = wanted / wanted.sum(-1, keepdim=True).clamp(min=1e-30)
     log_p = scores.masked_fill(~where, NEG_INF).log_softmax(-1).masked_fill(~where, 0.0)
     return (torch.xlogy(wanted, wanted) - wanted * log_p).sum(-1)
-
-
-def _missed(target: Tensor, scores: Tensor, where: Tensor, n: int) -> Tensor:
-    """Mass outside a soft choice of the ``n`` best blocks: the cut lies between the n-th and the next."""
-    scores = scores.masked_fill(~where, NEG_INF)
-    if n < 1 or scores.shape[-1] <= n:
-        return torch.zeros_like(target[..., 0])
-    best = scores.topk(n + 1, dim=-1).values
-    cut = best[..., n - 1 :].mean(-1, keepdim=True)  # -inf where all fit: nothing is missed
-    all_fit = cut.isinf()
-    chosen = torch.sigmoid(scores.masked_fill(~where, 0.0) - cut.masked_fill(all_fit, 0.0))
-    missed = (target * (1 - chosen)).masked_fill(~where | all_fit, 0.0)
-    return missed.sum(-1)
 
 
 def _free(at: Tensor, n_blocks: int, sparsity: Sparsity) -> Tensor:

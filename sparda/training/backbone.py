@@ -43,17 +43,18 @@ class Seen:
     sin: Tensor
     queries: Tensor | None = None
 
-    def at(self, where: Tensor) -> Seen:
-        """Some of the sampled positions only; ``where`` indexes them, ascending, on the CPU."""
+    def at(self, where: Tensor, who: slice = slice(None)) -> Seen:
+        """Some of the sampled positions (indices on the CPU, ascending), and of the sequences."""
         there = where.to(self.inputs.device)
         return replace(
             self,
-            inputs=self.inputs[:, :, there],
-            target=self.target[:, :, :, there],
+            inputs=self.inputs[:, who, there],
+            compressed=self.compressed[:, who],
+            target=self.target[:, who, :, there],
             positions=self.positions[where],
             cos=self.cos[there],
             sin=self.sin[there],
-            queries=None if self.queries is None else self.queries[:, :, :, there],
+            queries=None if self.queries is None else self.queries[:, who, :, there],
         )
 
     @staticmethod

@@ -10,8 +10,6 @@ from typing import Any
 
 from sparda import provenance
 from sparda.training.plan import Plan
-from sparda.training.student import Student
-from sparda.training.validate import Validation, by_student
 
 
 def write(folder: Path, plan: Plan, seeds: list[int], data: dict[str, Any], **about: Any) -> Path:
@@ -31,13 +29,3 @@ def write(folder: Path, plan: Plan, seeds: list[int], data: dict[str, Any], **ab
     part.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     os.replace(part, path)
     return path
-
-
-def reached(validation: Validation, students: list[Student]) -> dict[str, Any]:
-    """Recall of every layer on the held-out text: query selection, oracle, and each seed."""
-    rows = {name: values.tolist() for name, values in validation.bounds().items()}
-    for s in validation.budgets:
-        for n, student in enumerate(students):
-            values = validation.layers(lambda seen, rule, who=student: by_student(seen, who, rule), s)
-            rows[f"forecast_k{s.budget_blocks}_{n}"] = values.tolist()
-    return {name: [round(v, 5) for v in values] for name, values in rows.items()}

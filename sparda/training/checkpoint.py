@@ -96,7 +96,6 @@ def _state(learners: Sequence[Learner]) -> dict[str, Tensor]:
     for learner in learners:
         named = dict(learner.student.named_parameters())
         state |= {f"{learner.seed}.{name}": p for name, p in named.items()}
-        state[f"{learner.seed}.basis"] = learner.student.basis
         for name, p in named.items():
             for key, value in learner.optimizer.state.get(p, {}).items():
                 state[f"{learner.seed}.{name}.{key}"] = value

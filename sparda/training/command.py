@@ -21,16 +21,16 @@ PLAN = {
     "length": "tokens of a sequence", "rounds": "observations in all",
     "sequences": "sequences of a round, of all processes together",
     "positions": "queries sampled of a sequence; 0 takes all",
-    "step_positions": "of those, how many of every sequence one step sees",
+    "step_sequences": "of a round, how many sequences one optimiser step sees",
+    "step_positions": "and how many sampled queries of each",
     "passes": "how often a round's queries are used", "lr": "AdamW's learning rate, with warm-up and cosine",
     "warmup": "steps", "weight_decay": "of AdamW", "clip": "gradient norm; 0 does not clip",
     "init": "query (the next layer's queries) or random", "noise": "random share added to init query",
-    "damping": "of the inputs' whitening; 0 leaves them as they are", "heads": "Forecast heads a KV head",
+    "heads": "Forecast heads a KV head",
 }  # fmt: skip
 RECIPE = {
     "teacher": "mass (exact, of blocks), fine (the paper) or coarse", "pooling": "of fine: exact or released",
     "entries": "of fine and coarse: entries a block has, 4 or 1",
-    "boundary": "of mass: weight of the loss at the budgets",
 }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def add_to(commands: Any) -> None:
         "--seeds", type=_seeds, default=[0], help="trained side by side, separated by commas [0]"
     )
     one.add_argument("--batch", type=int, default=4, help="sequences in one forward pass [4]")
-    one.add_argument("--keep-every", type=int, default=10, help="rounds between checkpoints [10]")
+    one.add_argument("--keep-every", type=int, default=1, help="rounds between checkpoints [1]")
     one.add_argument("--validate-on", type=int, default=16, metavar="N", help="held-out sequences [16]")
     one.add_argument("--minutes", type=float, help="stop then, with a checkpoint to continue from")
     one.set_defaults(run=run)
@@ -126,7 +126,7 @@ def _train(options: argparse.Namespace) -> int:
             print(student.export().save(options.out / f"{name}.safetensors", model=options.model))
         card.write(
             options.out, plan, options.seeds, about, rounds_done=work.round,
-            processes=accelerator.num_processes, recall=card.reached(validation, students),
+            processes=accelerator.num_processes, recall=validation.by_layer(students),
         )  # fmt: skip
     return 0
 

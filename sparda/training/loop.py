@@ -16,7 +16,7 @@ from sparda.training import checkpoint
 from sparda.training.backbone import Backbone, Seen
 from sparda.training.data import Sequences
 from sparda.training.plan import Plan
-from sparda.training.student import Student, second_moments
+from sparda.training.student import Student
 from sparda.training.validate import Validation
 
 
@@ -42,8 +42,10 @@ class Learner:
     def learn(self, seen: Seen, round_: int, accelerator: Any) -> Tensor:
         """All steps of a round; losses [steps, L]."""
         losses = []
-        for where in self.plan.chunks(round_, self.seed):
-            lost = self.student(seen.at(where), self.plan.sparsity, self.plan.recipe)
+        size = self.plan.step_sequences // accelerator.num_processes
+        for group, where in self.plan.steps(round_, self.seed):
+            part = seen.at(where, slice(group * size, group * size + size))
+            lost = self.student(part, self.plan.sparsity, self.plan.recipe)
             lost.mean().backward()
             self._step(accelerator)
             losses.append(lost.detach())
@@ -74,7 +76,7 @@ class Run:
     folder: Path
     seeds: Sequence[int] = (0,)
     batch: int = 4  # sequences in one forward pass
-    keep_every: int = 10  # rounds between checkpoints and validations
+    keep_every: int = 1  # rounds between checkpoints and validations
     most_seconds: float | None = None  # stop (and keep a checkpoint) after so long
     accelerator: Any = None
     round: int = 0
@@ -84,9 +86,9 @@ class Run:
             from accelerate import Accelerator
 
             self.accelerator = Accelerator()
-        if self.plan.sequences % self.accelerator.num_processes:
+        if self.plan.step_sequences % self.accelerator.num_processes:
             raise ValueError(
-                f"{self.plan.sequences} sequences a round cannot be shared by "
+                f"the {self.plan.step_sequences} sequences of a step cannot be shared by "
                 f"{self.accelerator.num_processes} processes; use a multiple"
             )
         self.backbone = Backbone(self.model, self.plan.sparsity, self.plan.recipe)
@@ -133,10 +135,6 @@ class Run:
 
     def _one_round(self) -> list[Tensor]:
         seen = self.observe(self.round)
-        if self.round == 0 and self.plan.damping:
-            moments = self.accelerator.reduce(second_moments(seen.inputs), "mean")
-            for learner in self.learners:
-                learner.student.precondition(moments, self.plan.damping)
         losses = [learner.learn(seen, self.round, self.accelerator) for learner in self.learners]
         for learner, lost in zip(self.learners, losses, strict=True):
             self._check(lost, learner)

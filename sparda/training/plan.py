@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -23,28 +24,28 @@ class Plan:
     rounds    : observations in all
     sequences : sequences of a round, of all processes together
     positions : sampled queries of a sequence, P; 0 looks at all
-    step_positions : of those, how many of every sequence one optimiser step sees
+    step_sequences, step_positions : what of a round one optimiser step sees, of all processes together
     passes    : how often a round's queries are used
     lr, warmup (steps), weight_decay, clip (gradient norm, 0: none): AdamW (0.9, 0.95), cosine to 2 %
     init      : "query" or "random"; noise: random share added to "query", so that seeds differ
-    damping   : of the inputs' whitening, a share of their mean variance; 0 leaves them as they are
+    heads     : Forecast heads a KV head; only 1 is what inference reads
     """
 
     sparsity: Sparsity = field(default_factory=lambda: Sparsity(16, local_blocks=4))
     recipe: Recipe = field(default_factory=Recipe)
     length: int = 8192
-    rounds: int = 100
-    sequences: int = 16
+    rounds: int = 16
+    sequences: int = 320
     positions: int = 512
-    step_positions: int = 64
-    passes: int = 1
-    lr: float = 1e-3
+    step_sequences: int = 32
+    step_positions: int = 32
+    passes: int = 4
+    lr: float = 5e-3
     warmup: int = 20
     weight_decay: float = 0.0
     clip: float = 0.0
     init: str = "query"
     noise: float = 0.01
-    damping: float = 0.01
     heads: int = 1
 
     def __post_init__(self):
@@ -52,6 +53,10 @@ class Plan:
             raise ValueError(
                 f"{self.length} tokens hold no query with more than {self.sparsity.budget_blocks} blocks "
                 f"before it; raise --length over {self.least + self.tail}"
+            )
+        if self.sequences % self.step_sequences:
+            raise ValueError(
+                f"a round of {self.sequences} sequences is no multiple of the {self.step_sequences} of a step"
             )
         small = [f.name for f in fields(self) if f.type == "int" and getattr(self, f.name) < 1]
         if wrong := set(small) - {"positions", "warmup"}:
@@ -69,7 +74,8 @@ class Plan:
 
     @property
     def steps_per_round(self) -> int:
-        return self.passes * -(-len(self.sample(0)) // self.step_positions)
+        groups = self.sequences // self.step_sequences
+        return self.passes * groups * -(-len(self.sample(0)) // self.step_positions)
 
     def sample(self, round_: int) -> Tensor:
         """Positions of a round, ascending, [P] int64; the same in every process and after a restart."""
@@ -88,14 +94,14 @@ class Plan:
         order = np.concatenate([np.random.default_rng((2, e)).permutation(n) for e in epochs])
         return order[first - epochs[0] * n :][: self.sequences]
 
-    def chunks(self, round_: int, seed: int) -> list[Tensor]:
-        """For each step of a round, which of its sampled positions it sees (indices, ascending)."""
-        n = len(self.sample(round_))
-        parts = []
+    def steps(self, round_: int, seed: int) -> Iterator[tuple[int, Tensor]]:
+        """What each step of a round sees: a group of its sequences, and indices of sampled positions."""
+        groups, n = self.sequences // self.step_sequences, len(self.sample(round_))
         for p in range(self.passes):
-            order = torch.from_numpy(np.random.default_rng((3, seed, round_, p)).permutation(n))
-            parts += [part.sort().values for part in order.split(self.step_positions)]
-        return parts
+            rng = np.random.default_rng((3, seed, round_, p))
+            parts = [torch.from_numpy(rng.permutation(n)).split(self.step_positions) for _ in range(groups)]
+            every = [(group, part.sort().values) for group in range(groups) for part in parts[group]]
+            yield from (every[i] for i in rng.permutation(len(every)))
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: warm-up, then half a cosine."""

@@ -16,23 +16,18 @@ from sparda.training.backbone import Seen
 
 
 class Student(nn.Module):
-    """W_F of every layer (row 0: layer 0's own), trained as weight @ basis * exp(log_scale).
+    """W_F of every layer (row 0: layer 0's own), trained as weight * exp(log_scale).
 
     weight    : [L, H * n * d, hidden], n heads a KV head
     log_scale : [L, H * n], the softmax' temperature; a choice of blocks does not depend on it
-    basis     : [L, hidden, hidden]: inputs in coordinates of unit variance, in which all directions learn at
-                one pace; the identity until ``precondition``
     """
-
-    basis: Tensor
 
     def __init__(self, weight: Tensor, n_kv_heads: int, head_dim: int):
         super().__init__()
-        layers, rows, hidden = weight.shape
+        layers, rows, _ = weight.shape
         self.n_kv_heads, self.head_dim = n_kv_heads, head_dim
         self.weight = nn.Parameter(weight.detach().float().clone())
         self.log_scale = nn.Parameter(torch.zeros(layers, rows // head_dim, device=weight.device))
-        self.register_buffer("basis", torch.eye(hidden, device=weight.device).repeat(layers, 1, 1))
 
     @classmethod
     def of(
@@ -61,20 +56,10 @@ class Student(nn.Module):
         noise = noise if heads == 1 else max(noise, 0.1)  # equal heads would stay equal
         return cls(weight + noise * weight.std() * hidden**0.5 * spread.to(weight), n_kv_heads, d)
 
-    @torch.no_grad()
-    def precondition(self, moments: Tensor, damping: float) -> None:
-        """Set ``basis`` from the inputs' ``second_moments``; the function stays what it was."""
-        before = (self.weight @ self.basis).double()
-        for layer, second in enumerate(moments):
-            values, vectors = torch.linalg.eigh(second)
-            root = (values.clamp(min=0) + damping * values.mean()).sqrt()
-            self.basis[layer] = ((vectors / root) @ vectors.T).float()
-            self.weight[layer] = (before[layer] @ ((vectors * root) @ vectors.T)).float()
-
     def folded(self) -> Tensor:
         """[L, H * n * d, hidden]: the weights that inference uses."""
         scale = self.log_scale.exp().repeat_interleave(self.head_dim, 1)[..., None]
-        return (self.weight @ self.basis) * scale
+        return self.weight * scale
 
     def forecast(self, seen: Seen) -> Tensor:
         """[L * B, H * n, P, d] float32, rotated."""
@@ -98,10 +83,3 @@ class Student(nn.Module):
         """The trained weights, float32."""
         first, *rest = self.folded().unbind(0)
         return Forecast(first, rest, self.head_dim)
-
-
-@torch.no_grad()
-def second_moments(inputs: Tensor) -> Tensor:
-    """Mean of x x^T of each layer: [L, ..., hidden] -> [L, hidden, hidden] float64."""
-    rows = (x.flatten(0, -2).float() for x in inputs)
-    return torch.stack([(x.T @ x).double() / len(x) for x in rows])

@@ -83,11 +83,12 @@ class Validation:
         return recall(self.seen, scores(self.seen, sparsity), sparsity)
 
     def bounds(self) -> dict[str, Tensor]:
-        """Recall of each layer of query selection and oracle, as ``query_k16`` and such."""
+        """Recall of each layer: query selection, proxy (on compressed keys), oracle; as ``query_k16``."""
         if not self._bounds:
             for s in self.budgets:
                 self._bounds[f"query_k{s.budget_blocks}"] = self.layers(by_query, s)
                 self._bounds[f"oracle_k{s.budget_blocks}"] = self.layers(by_oracle, s)
+                self._bounds[f"proxy_k{s.budget_blocks}"] = self.layers(_by(Student.of(self.model)), s)
         return self._bounds
 
     def row(self, student: Student) -> dict[str, str]:
@@ -96,9 +97,21 @@ class Validation:
         for s in self.budgets:
             k = s.budget_blocks
             query, oracle = (self.bounds()[f"{name}_k{k}"][1:].mean() for name in ("query", "oracle"))
-            ours = self.layers(lambda seen, rule: by_student(seen, student, rule), s)[1:].mean()
+            ours = self.layers(_by(student), s)[1:].mean()
             found[f"recall_k{k}"] = f"{ours:.5f}"
             found[f"gap_closed_k{k}"] = f"{(ours - query) / (oracle - query):.4f}"
             short.append(f"k{k} {ours:.4f}")
         self.last = " ".join(short)
         return found
+
+    def by_layer(self, students: Sequence[Student]) -> dict[str, list[float]]:
+        """``bounds``, and each student's recall of each layer as ``forecast_k16_0`` and such."""
+        found = dict(self.bounds())
+        for s in self.budgets:
+            for n, student in enumerate(students):
+                found[f"forecast_k{s.budget_blocks}_{n}"] = self.layers(_by(student), s)
+        return {name: [round(v, 5) for v in values.tolist()] for name, values in found.items()}
+
+
+def _by(student: Student) -> Callable[[Seen, Sparsity], Tensor]:
+    return lambda seen, sparsity: by_student(seen, student, sparsity)

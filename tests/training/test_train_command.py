@@ -16,7 +16,9 @@ from sparda.forecast import Forecast, Shape
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-SIZES = "--length 512 --rounds 3 --sequences 2 --positions 64 --step-positions 32"
+SIZES = (
+    "--length 512 --rounds 3 --sequences 2 --positions 64 --step-sequences 2 --step-positions 32 --passes 1"
+)
 OPTIONS = f"{SIZES} --budget 5 --local 1 --keep-every 1"
 
 
