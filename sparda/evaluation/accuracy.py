@@ -6,9 +6,8 @@ A cell is (method, task, context, k). Its prompts are drawn by seed alone, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -36,24 +35,27 @@ _SEEDS = 1_000_000  # between the samples of two seeds
 
 @dataclass
 class Prompts:
-    """Samples of a task and context, made when first asked for and shared by all methods."""
+    """Samples of a task and context, drawn once and shared by all methods."""
 
     tokenizer: Any
     n: int
     seed: int = 0
-    _made: dict[tuple[str, int], list[Sample]] = field(default_factory=dict, repr=False)
+    _drawn: dict[tuple[str, int], list[Future[Sample]]] = field(default_factory=dict, repr=False)
+    _pool: ThreadPoolExecutor = field(default_factory=ThreadPoolExecutor, repr=False)
+
+    def prepare(self, names: Sequence[str], context: int) -> None:
+        """Draw in the background: tokenizers work outside Python's lock."""
+        first = self.seed * _SEEDS
+        for task in names:
+            if (task, context) not in self._drawn:
+                self._drawn[task, context] = [
+                    self._pool.submit(tasks.make, task, self.tokenizer, context, seed=first + i)
+                    for i in range(self.n)
+                ]
 
     def of(self, task: str, context: int) -> list[Sample]:
-        if (task, context) not in self._made:
-            seeds = range(self.seed * _SEEDS, self.seed * _SEEDS + self.n)
-            draw = partial(_draw, task, self.tokenizer, context)
-            with ThreadPoolExecutor() as pool:  # tokenizers work outside Python's lock
-                self._made[task, context] = list(pool.map(draw, seeds))
-        return self._made[task, context]
-
-
-def _draw(task: str, tokenizer: Any, context: int, seed: int) -> Sample:
-    return tasks.make(task, tokenizer, context, seed=seed)
+        self.prepare([task], context)
+        return [sample.result() for sample in self._drawn[task, context]]
 
 
 def replies(engine: Any, tokenizer: Any, samples: Sequence[Sample], at_once: int) -> list[str]:
@@ -110,6 +112,7 @@ def measure(
     if unknown := sorted(set(names) - set(tasks.TASKS)):
         raise KeyError(f"unknown task {unknown[0]!r}; choose from {', '.join(tasks.TASKS)}")
     for context in contexts:
+        prompts.prepare(names, context)
         counted = list(names)
         for method, sparsity in plan(methods, context, shares):
             for result in _method(subject, prompts, method, sparsity, counted, context, at_once):
@@ -160,8 +163,8 @@ def _method(
 def pairs(samples: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Rows of pairs.csv from rows of samples.csv: every method against those before it in ``METHODS``.
 
-    Dense has one k and is compared at all of them. The average is over the tasks where dense counts, or all
-    where there is no dense.
+    Dense has one k and is compared at all of them. Of cells of unequal size the first samples are compared,
+    which are the same. The average is over the tasks where dense counts, or all where there is no dense.
     """
     cells = {tuple(row[c] for c in _CELL): row for row in samples}
     found: dict[tuple, dict[str, list[float]]] = {}
@@ -174,10 +177,8 @@ def pairs(samples: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
                 other = dense.get((model, task, context, seed))
             if other is None:
                 continue
-            ours, theirs = _shares(row), _shares(other)
-            if len(ours) == len(theirs):
-                group = found.setdefault((model, method, baseline, context, k, seed), {})
-                group[task] = [a - b for a, b in zip(ours, theirs, strict=True)]
+            group = found.setdefault((model, method, baseline, context, k, seed), {})
+            group[task] = [a - b for a, b in zip(_shares(row), _shares(other), strict=False)]
     return [row for key, group in found.items() for row in _pair_rows(key, group, cells, dense)]
 
 

@@ -125,3 +125,9 @@ def plain_words() -> tuple[str, ...]:
     """
     in_all = [set(re.findall(r"(?<![\w'-])[a-z]{4,8}(?![\w'-])", text.read_text(t))) for t in text.texts()]
     return tuple(sorted(set.intersection(*in_all)))
+
+
+@lru_cache(maxsize=8)
+def word_sizes(tokenizer: Any) -> dict[str, int]:
+    """Tokens of each plain word behind a blank."""
+    return dict(zip(plain_words(), sizes(tokenizer, plain_words()), strict=True))

@@ -29,6 +29,7 @@ from sparda.tasks.haystack import (
     number_not_in,
     plain_words,
     sizes,
+    word_sizes,
 )  # fmt: skip
 
 PROSE = "king_james"
@@ -144,10 +145,9 @@ def _common_words(tokenizer: Any, n_tokens: int, rng: random.Random) -> Draft:
     shown, common, others = words[:14], words[14:24], words[24:]
     example = _numbered([w for w in shown[:10] for _ in range(3)] + shown[10:], rng.random())
     rare = [w for w in others for _ in range(seldom)]
-    tokens = sizes(tokenizer, [f"{10 * often + i}. {word}" for i, word in enumerate(rare)])
-    question = (
-        "Below is a numbered list of words; some come often.\n\n{text}\n\nWhich ten words come most often?"
-    )
+    places, each = sizes(tokenizer, [f"{10**i}." for i in range(7)]), word_sizes(tokenizer)
+    tokens = [places[len(str(10 * often + i)) - 1] + each[word] for i, word in enumerate(rare)]
+    question = "Below is a list of words; ten of them come often.\n\n{text}\n\nWhich ten words come often?"
     start, seed = "The ten words that come often in the list:", rng.random()
     solved = f"{question.format(text=example)}\n{start} {' '.join(shown[:10])}\n\n"
     repeated = [word for word in common for _ in range(often)]

@@ -68,19 +68,21 @@ def test_pairs_compare_with_every_method_before_and_average_over_the_tasks_that_
     assert ("dense", "sparse", "a") not in found
 
 
-def test_cells_of_other_contexts_budgets_seeds_or_sizes_are_not_paired():
+def test_cells_of_other_contexts_budgets_or_seeds_are_not_paired():
     a = result("sparse", "a", [1, 0])
-    others = (
-        result("sparda", "a", [1, 0], k=16), result("sparda", "a", [1, 0], context=8192),
-        result("sparda", "a", [1, 0, 1]),
-    )  # fmt: skip
+    others = (result("sparda", "a", [1, 0], k=16), result("sparda", "a", [1, 0], context=8192))
     assert accuracy.pairs(samples(a, *others)) == []
+
+
+def test_of_unequal_cells_the_samples_that_both_have_are_compared():
+    (row,) = accuracy.pairs(samples(result("sparse", "a", [1, 0, 1]), result("sparda", "a", [1, 1])))[:1]
+    assert (row["n"], row["difference"]) == ("2", "0.5")
 
 
 def test_prompts_are_made_once_and_differ_between_samples_and_seeds(tiny):
     prompts = Prompts(tiny.tokenizer, 4, seed=0)
     made = prompts.of("niah_single_noise", 300)
-    assert prompts.of("niah_single_noise", 300) is made
+    assert all(a is b for a, b in zip(prompts.of("niah_single_noise", 300), made, strict=True))
     other = Prompts(tiny.tokenizer, 4, seed=1).of("niah_single_noise", 300)
     assert len({s.prompt for s in [*made, *other]}) == 8
 
