@@ -99,7 +99,8 @@ def _unpin(address: int, pages: mmap.mmap) -> None:
 
 def expect_free(n_bytes: int) -> None:
     """MemoryError where so much is not free: else the system would kill the process half-way."""
-    if n_bytes > (machine_memory()[1] or n_bytes):
+    total, free = machine_memory()
+    if total and n_bytes > free:
         raise MemoryError(explain(n_bytes, "it is more than is free"))
 
 
@@ -113,14 +114,30 @@ def explain(n_bytes: int, reason: str) -> str:
     )
 
 
-def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
-    """Bytes of host memory: all of it, and what new allocations may take. (0, 0) where it cannot be read."""
+def machine_memory(
+    meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> tuple[int, int]:
+    """Bytes of host memory: all of it, and what new allocations may take. (0, 0) where it cannot be read.
+
+    A container's limit counts too, where it is smaller: past it the system kills the process.
+    """
     try:
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
-        return kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
+        kib = _table(meminfo, ":")
+        total, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
     except (OSError, KeyError, ValueError):
         return 0, 0
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))  # "max": no limit
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        used -= _table(cgroup / "memory.stat", " ")["inactive_file"]  # given up when needed
+        total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free
+
+
+def _table(file: Path, separator: str) -> dict[str, int]:
+    """First number of each line, by what stands before the separator."""
+    lines = [line.split(separator, 1) for line in file.read_text(encoding="ascii").splitlines()]
+    return {name: int(rest.split()[0]) for name, rest in lines if rest.split()}
 
 
 def expect_reachable(name: str, store: Tensor, device: torch.device) -> None:

@@ -19,10 +19,21 @@ def test_a_failure_names_the_request_the_machine_and_what_to_lower(monkeypatch):
 
 
 def test_the_machine_s_memory_is_read_from_the_system(tmp_path):
-    path = tmp_path / "meminfo"
+    path, none = tmp_path / "meminfo", tmp_path / "absent"
     path.write_text("MemTotal:       2048 kB\nMemFree:  12 kB\nMemAvailable:   1024 kB\n")
-    assert machine_memory(path) == (2048 * 1024, 1024 * 1024)
-    assert machine_memory(tmp_path / "absent") == (0, 0)
+    assert machine_memory(path, none) == (2048 * 1024, 1024 * 1024)
+    assert machine_memory(none, none) == (0, 0)
+
+
+def test_a_container_s_limit_counts_where_it_is_smaller(tmp_path):
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:       2048 kB\nMemAvailable:   1024 kB\n")
+    (tmp_path / "memory.current").write_text("600000\n")
+    (tmp_path / "memory.stat").write_text("anon 400000\ninactive_file 200000\n")
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert machine_memory(path, tmp_path) == (1_000_000, 600_000)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine_memory(path, tmp_path) == (2048 * 1024, 1024 * 1024)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
