@@ -109,8 +109,8 @@ def _train(options: argparse.Namespace) -> int:
         options.model, device=accelerator.device, dtype=torch.bfloat16 if on_gpu else torch.float32
     )
     vocab = model.get_input_embeddings().num_embeddings
-    train = data.read(options.text, tokenizer, vocab, plan.length)
-    held_out = data.read(options.held_out, tokenizer, vocab, plan.length)
+    train = data.read(options.text, tokenizer, vocab, plan.length, plan.rounds * plan.sequences)
+    held_out = data.read(options.held_out, tokenizer, vocab, plan.length, options.validate_on)
     tokens = torch.from_numpy(held_out.take(range(min(options.validate_on, len(held_out)))))
     at = torch.linspace(plan.length // 4, plan.length - 1, min(256, plan.length // 2)).long()
     validation = Validation(model, tokens, at, _budgets(plan))

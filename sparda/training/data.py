@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,10 @@ class Sequences:
         return np.stack([self.tokens[i, : self.length] for i in indices]).astype(np.int64)
 
 
-def read(sources: Sequence[str], tokenizer: Any, vocab: int, length: int) -> Sequences:
-    """Sequences of ``length`` tokens from all sources together.
+def read(
+    sources: Sequence[str], tokenizer: Any, vocab: int, length: int, most: int | None = None
+) -> Sequences:
+    """Sequences of ``length`` tokens from all sources together; no more is read than gives ``most``.
 
     A source is a text file, a folder of them, a ``.npy`` of packed tokens (``python -m sparda.corpus``), or
     ``hf:owner/name[:split[:column]]``, which needs the package datasets.
@@ -50,13 +54,13 @@ def read(sources: Sequence[str], tokenizer: Any, vocab: int, length: int) -> Seq
     end = tokenizer.eos_token_id
     if end is None:
         raise ValueError("the tokenizer has no end token, which marks where a document ends; set eos_token")
-    tokenized = list(_tokens(documents, tokenizer))
-    sequences = list(pack(tokenized, length, end))
+    count = Counter()
+    sequences = list(islice(pack(_tokens(documents, tokenizer, count), length, end), most))
     what = ", ".join(sources)
     if not sequences:
         raise ValueError(
-            f"{what}: {sum(map(len, tokenized))} tokens do not fill one sequence of {length}; give more "
-            "text, or a smaller --length"
+            f"{what}: {count['tokens']} tokens do not fill one sequence of {length}; give more text, or a "
+            "smaller --length"
         )
     return Sequences(np.stack(sequences), length, what)
 
@@ -111,6 +115,8 @@ def _data_set(source: str) -> Iterator[str]:
         yield row[column or "text"]
 
 
-def _tokens(documents: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
+def _tokens(documents: Iterable[str], tokenizer: Any, count: Counter) -> Iterator[list[int]]:
     for text in documents:
-        yield tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        count["tokens"] += len(ids)
+        yield ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ class Learner:
             self.student.parameters(), lr=self.plan.lr, betas=(0.9, 0.95), weight_decay=self.plan.weight_decay
         )
 
-    def learn(self, seen: Seen, round_: int, accelerator: Any) -> Tensor:
-        """All steps of a round; losses [steps, L]."""
+    def learn(self, seen: Seen, round_: int, accelerator: Any, tick: Callable[[], Any]) -> Tensor:
+        """All steps of a round; losses [steps, L]. ``tick`` is called after each."""
         losses = []
         size = self.plan.step_sequences // accelerator.num_processes
         for group, where in self.plan.steps(round_, self.seed):
@@ -49,6 +49,7 @@ class Learner:
             lost.mean().backward()
             self._step(accelerator)
             losses.append(lost.detach())
+            tick()
         return accelerator.reduce(torch.stack(losses), "mean")
 
     def _step(self, accelerator: Any) -> None:
@@ -101,6 +102,7 @@ class Run:
             for seed in self.seeds
         ]
         self.round = checkpoint.load(self.folder, self.plan, self.learners)
+        self.bar = self._new_bar()
 
     def observe(self, round_: int) -> Seen:
         """This process's sequences of a round."""
@@ -108,6 +110,7 @@ class Run:
         mine = mine[self.accelerator.process_index :: self.accelerator.num_processes]
         device, parts = self.accelerator.device, []
         for start in range(0, len(mine), self.batch):
+            self.bar.set_description(f"round {round_}, {start} of {len(mine)} sequences seen")
             tokens = torch.from_numpy(self.train.take(mine[start : start + self.batch].tolist())).to(device)
             parts.append(self.backbone.observe(tokens, self.plan.sample(round_)))
         return Seen.join(parts)
@@ -117,25 +120,26 @@ class Run:
         began = time.perf_counter()
         if self.round == 0:
             self._report([], began)  # validates before anything is spent
-        with self._bar() as bar:
-            while self.round < self.plan.rounds:
-                losses = self._one_round()
-                self.round += 1
-                bar.update()
-                bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
-                out_of_time = (
-                    self.most_seconds is not None and time.perf_counter() - began > self.most_seconds
-                )
-                if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
-                    self._report(losses, began)
-                    self._keep()
-                if out_of_time:
-                    break
+        while self.round < self.plan.rounds:
+            losses = self._one_round()
+            self.round += 1
+            self.bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
+            spent = time.perf_counter() - began
+            out_of_time = self.most_seconds is not None and spent > self.most_seconds
+            if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
+                self._report(losses, began)
+                self._keep()
+            if out_of_time:
+                break
+        self.bar.close()
         return [learner.student for learner in self.learners]
 
     def _one_round(self) -> list[Tensor]:
         seen = self.observe(self.round)
-        losses = [learner.learn(seen, self.round, self.accelerator) for learner in self.learners]
+        self.bar.set_description(f"round {self.round}")
+        losses = [
+            learner.learn(seen, self.round, self.accelerator, self.bar.update) for learner in self.learners
+        ]
         for learner, lost in zip(self.learners, losses, strict=True):
             self._check(lost, learner)
         return losses
@@ -167,12 +171,13 @@ class Run:
             checkpoint.save(self.folder, self.plan, self.learners, self.round)
         self.accelerator.wait_for_everyone()
 
-    def _bar(self):
+    def _new_bar(self):
         from tqdm import tqdm
 
+        steps = self.plan.steps_per_round * len(self.learners)
         return tqdm(
-            total=self.plan.rounds, initial=self.round, unit="round",
-            disable=not self.accelerator.is_main_process, mininterval=1.0,
+            total=self.plan.rounds * steps, initial=self.round * steps, unit="step", mininterval=1.0,
+            disable=not self.accelerator.is_main_process,
         )  # fmt: skip
 
 

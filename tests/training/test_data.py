@@ -112,3 +112,11 @@ def test_markup_is_stripped_and_indexes_are_left_out():
     assert text.endswith("<b>")
     assert not {"no", "var", "menu"} & set(text.split())
     assert plain_text("<li>index</li>" * 500) == ""
+
+
+def test_an_endless_source_is_read_only_as_far_as_needed(monkeypatch):
+    def endless(name, split, streaming):
+        return ({"text": "a" * 50} for _ in iter(int, 1))
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=endless))
+    assert len(data.read(["hf:owner/books"], Letters(), 128, 25, most=3)) == 3
