@@ -88,14 +88,14 @@ def _niah(
             numbers.append(number_not_in(text, DIGITS, rng, numbers))
             facts.append((rng.random(), f"The secret number for {word} is {numbers[-1]}."))
     things = " and ".join(words[:asked])
-    what, verb = ("number", "is") if asked * values == 1 else ("numbers", "are")
+    what, verb, all_ = ("number", "is", "") if asked * values == 1 else ("numbers", "are", "all ")
     ask = (
         "Read the text below. Secret numbers are hidden in it; keep them in mind.\n\n{text}\n\n"
-        f"What {verb} the secret {what} for {things} in the text?"
+        f"What {verb} {all_}the secret {what} for {things} in the text?"
     )
     start = f"In the text, the secret {what} for {things} {verb}"
     wanted = tuple(numbers[: asked * values])
-    return Draft(hide(facts, sentences), tokens, ask, start, wanted, 4 + len(wanted) * (DIGITS + 6))
+    return Draft(hide(facts, sentences), tokens, ask, start, wanted, 20 * len(wanted))
 
 
 def _variable_tracking(
