@@ -130,10 +130,13 @@ def predict(forecast: Tensor, compressed: Tensor, positions: Tensor, sparsity: S
     returns [X, H, P, N_c]: F . k~ / sqrt(d) for n = 1; for more heads the log of their summed softmax
     """
     at = positions.to(forecast.device)
-    n_heads = forecast.shape[1] // compressed.shape[1]
+    hidden = ~_visible(at, compressed.shape[2], sparsity)
     logits = _logits(forecast, compressed, forecast.shape[-1] ** -0.5)  # [X, H, n, P, N_c]
-    logits = logits.masked_fill(~_visible(at, compressed.shape[2], sparsity), NEG_INF)
-    return logits[:, :, 0] if n_heads == 1 else logits.log_softmax(-1).logsumexp(2)
+    logits = logits.masked_fill(hidden, NEG_INF)
+    if logits.shape[2] == 1:
+        return logits[:, :, 0]
+    shares = logits.log_softmax(-1).masked_fill(hidden, 0.0)  # finite: a sum of nothing has no gradient
+    return shares.logsumexp(2).masked_fill(hidden, NEG_INF)
 
 
 def loss(prediction: Tensor, target: Tensor, positions: Tensor, sparsity: Sparsity, recipe: Recipe) -> Tensor:

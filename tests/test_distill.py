@@ -87,6 +87,9 @@ def test_several_equal_heads_predict_what_one_does():
     forecast, one = prediction(q, k, at)
     two = distill.predict(forecast.repeat_interleave(2, 1), blocks.compress_keys(k, SMALL), at, SMALL)
     torch.testing.assert_close((two - math.log(2)).softmax(-1), one.softmax(-1))
+    two.masked_fill(two.isinf(), 0).sum().backward()
+    assert forecast.grad is not None
+    assert forecast.grad.isfinite().all()
 
 
 def free_blocks(t):

@@ -14,13 +14,13 @@ from sparda.training.plan import Plan
 
 def write(folder: Path, plan: Plan, seeds: list[int], data: dict[str, Any], **about: Any) -> Path:
     """Write ``card.json`` in one piece; ``about`` adds what was measured."""
+    from sparda.measure.bench import describe_machine
+
     card = {
         "plan": plan.as_dict(),
         "seeds": seeds,
         "data": data,
-        "device": provenance.device(),
-        "date": provenance.today(),
-        "commit": provenance.commit(),
+        **describe_machine(),
         "versions": provenance.versions((*provenance.PACKAGES, "accelerate")),
         "command": " ".join(["sparda", *sys.argv[1:]]),
         **about,

@@ -37,6 +37,12 @@ RECIPE = {
 def add_to(commands: Any) -> None:
     """Add the command ``train`` to the parser of ``sparda``."""
     one = commands.add_parser("train", help=HELP, description=HELP)
+    add_options(one)
+    one.set_defaults(run=run)
+
+
+def add_options(one: argparse.ArgumentParser) -> None:
+    """All options of a run."""
     one.add_argument("--text", nargs="+", required=True, metavar="SOURCE",
                      help="text, folders, packed .npy, or hf:owner/name[:split[:column]]")  # fmt: skip
     one.add_argument("--held-out", nargs="+", required=True, metavar="SOURCE", help="text to validate on")
@@ -60,7 +66,6 @@ def add_to(commands: Any) -> None:
     one.add_argument("--keep-every", type=int, default=1, help="rounds between checkpoints [1]")
     one.add_argument("--validate-on", type=int, default=16, metavar="N", help="held-out sequences [16]")
     one.add_argument("--minutes", type=float, help="stop then, with a checkpoint to continue from")
-    one.set_defaults(run=run)
 
 
 def _seeds(text: str) -> list[int]:
@@ -95,43 +100,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    import torch
-    from accelerate import Accelerator
-
-    from sparda.models import load
-    from sparda.training import card, data
+    from sparda.training import card, setting
     from sparda.training.loop import Run
-    from sparda.training.validate import Validation
 
-    plan, accelerator = plan_of(options), Accelerator()
-    on_gpu = accelerator.device.type == "cuda"
-    model, tokenizer = load.load(
-        options.model, device=accelerator.device, dtype=torch.bfloat16 if on_gpu else torch.float32
-    )
-    vocab = model.get_input_embeddings().num_embeddings
-    train = data.read(options.text, tokenizer, vocab, plan.length, plan.rounds * plan.sequences)
-    held_out = data.read(options.held_out, tokenizer, vocab, plan.length, options.validate_on)
-    tokens = torch.from_numpy(held_out.take(range(min(options.validate_on, len(held_out)))))
-    at = torch.linspace(plan.length // 4, plan.length - 1, min(256, plan.length // 2)).long()
-    validation = Validation(model, tokens, at, _budgets(plan))
+    plan = plan_of(options)
+    place = setting.prepare(options, plan, budgets(plan))
     work = Run(
-        model, plan, train, validation, options.out, options.seeds, options.batch, options.keep_every,
-        options.minutes and 60 * options.minutes, accelerator,
+        place.model, plan, place.train, place.validation, options.out, options.seeds, options.batch,
+        options.keep_every, options.minutes and 60 * options.minutes, place.accelerator,
     )  # fmt: skip
     students = work.go()
-    if accelerator.is_main_process:
-        about = {"train": train.source, "train_sequences": len(train), "held_out": held_out.source}
+    if place.accelerator.is_main_process:
+        about = {"train": place.train.source, "train_sequences": len(place.train)}
+        about |= {"held_out": place.held_out.source, "model": options.model}
         for seed, student in zip(options.seeds, students, strict=True):
             name = "forecast" if seed == options.seeds[0] else f"forecast-seed{seed}"
             print(student.export().save(options.out / f"{name}.safetensors", model=options.model))
         card.write(
             options.out, plan, options.seeds, about, rounds_done=work.round,
-            processes=accelerator.num_processes, recall=validation.by_layer(students),
+            processes=place.accelerator.num_processes, recall=place.validation.by_layer(students),
         )  # fmt: skip
     return 0
 
 
-def _budgets(plan: Plan) -> list[Sparsity]:
-    """The plan's k, and twice that with twice the local blocks."""
+def budgets(plan: Plan) -> list[Sparsity]:
+    """Where recall is measured: at the plan's k, and at twice that with twice the local blocks."""
     rule = plan.sparsity
     return [rule, Sparsity(2 * rule.budget_blocks, local_blocks=2 * rule.local_blocks)]

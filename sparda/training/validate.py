@@ -99,7 +99,7 @@ class Validation:
             query, oracle = (self.bounds()[f"{name}_k{k}"][1:].mean() for name in ("query", "oracle"))
             ours = self.layers(_by(student), s)[1:].mean()
             found[f"recall_k{k}"] = f"{ours:.5f}"
-            found[f"gap_closed_k{k}"] = f"{(ours - query) / (oracle - query):.4f}"
+            found[f"gap_closed_k{k}"] = f"{(ours - query) / (oracle - query):.4f}" if oracle > query else ""
             short.append(f"k{k} {ours:.4f}")
         self.last = " ".join(short)
         return found
