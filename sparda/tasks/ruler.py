@@ -148,11 +148,12 @@ def _common_words(tokenizer: Any, n_tokens: int, rng: random.Random) -> Draft:
     places, each = sizes(tokenizer, [f"{10**i}." for i in range(7)]), word_sizes(tokenizer)
     tokens = [places[len(str(10 * often + i)) - 1] + each[word] for i, word in enumerate(rare)]
     question = "Below is a list of words; ten of them come often.\n\n{text}\n\nWhich ten words come often?"
-    start, seed = "The ten words that come often in the list:", rng.random()
-    solved = f"{question.format(text=example)}\n{start} {' '.join(shown[:10])}\n\n"
+    reply, seed = "The ten words that come often in the list:", rng.random()
+    answer = " ".join(f"{i}. {word}" for i, word in enumerate(shown[:10], 1))
+    solved = f"{question.format(text=example)}\n{reply} {answer}\n\n"
     repeated = [word for word in common for _ in range(often)]
     body = lambda n: _numbered(repeated + rare[:n], seed)  # noqa: E731
-    return Draft(body, tokens, solved + question, start, tuple(common), 80)
+    return Draft(body, tokens, solved + question, f"{reply} 1.", tuple(common), 100)
 
 
 def _numbered(words: list[str], seed: float) -> str:
