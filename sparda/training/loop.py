@@ -102,6 +102,8 @@ class Run:
             for seed in self.seeds
         ]
         self.round = checkpoint.load(self.folder, self.plan, self.learners)
+        if self.accelerator.is_main_process:
+            _forget_after(self.folder / "log.csv", self.round if self.learners[0].steps else -1)
         self.bar = self._new_bar()
 
     def observe(self, round_: int) -> Seen:
@@ -124,8 +126,7 @@ class Run:
             losses = self._one_round()
             self.round += 1
             self.bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
-            spent = time.perf_counter() - began
-            out_of_time = self.most_seconds is not None and spent > self.most_seconds
+            out_of_time = self._out_of_time(began)
             if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
                 self._report(losses, began)
                 self._keep()
@@ -143,6 +144,13 @@ class Run:
         for learner, lost in zip(self.learners, losses, strict=True):
             self._check(lost, learner)
         return losses
+
+    def _out_of_time(self, began: float) -> bool:
+        """Whether any process says so: all must stop after the same round."""
+        if self.most_seconds is None:
+            return False
+        late = torch.tensor(float(time.perf_counter() - began > self.most_seconds))
+        return bool(self.accelerator.reduce(late.to(self.accelerator.device), "sum") > 0)
 
     def _check(self, losses: Tensor, learner: Learner) -> None:
         bad = (~losses.isfinite()).nonzero()
@@ -189,3 +197,11 @@ def _append(path: Path, row: dict[str, Any]) -> None:
         if new:
             writer.writeheader()
         writer.writerow(row)
+
+
+def _forget_after(path: Path, round_: int) -> None:
+    """Drop rows of rounds that no checkpoint holds: they are about to come again."""
+    if not path.exists():
+        return
+    head, *rows = path.read_text().splitlines(keepends=True)
+    path.write_text(head + "".join(row for row in rows if int(row.split(",")[0]) <= round_))

@@ -128,11 +128,16 @@ def test_a_killed_run_resumes_to_bitwise_equal_weights(model, tmp_path, kept):
     assert again.round == kept
     for a, b in zip(whole, again.go(), strict=True):
         assert torch.equal(a.folded(), b.folded())
+    logs = [list(csv.DictReader((tmp_path / f / "log.csv").open())) for f in ("whole", "killed")]
+    assert [(r["round"], r["seed"], r["recall_k5"]) for r in logs[0]][-2:] == [
+        (r["round"], r["seed"], r["recall_k5"]) for r in logs[1]
+    ][-2:]
     assert not torch.equal(whole[0].folded(), whole[1].folded())
 
 
 def test_the_log_says_for_every_seed_what_was_reached(model, tmp_path):
     run(model, tmp_path, replace(PLAN, rounds=2), seeds=[0, 1]).go()
+    run(model, tmp_path, replace(PLAN, rounds=2), seeds=[0, 1]).go()  # done already: nothing is told twice
     rows = list(csv.DictReader((tmp_path / "log.csv").open()))
     assert [(r["round"], r["seed"]) for r in rows] == [(str(n), str(s)) for n in (0, 1, 2) for s in (0, 1)]
     assert all(0 < float(r["recall_k5"]) < 1 for r in rows)
