@@ -84,18 +84,16 @@ def measured_table(run: Run | None, kernels=None, *, phase: str, batch: int = 4)
 
 
 def _inside(run: Run, phase: str, batch: int):
-    """Rows of breakdown.csv, dense by flash; prefill is the same with and without offloading.
+    """Rows of breakdown.csv, dense by flash; one without offloading stands in for a missing one.
 
     Selection that ran beside other parts took no time of the layer and is not among them.
     """
     rows = run.rows[run.rows["phase"].eq(phase) & run.rows["part"].isin(PATTERNS)]
-    rows = rows[rows["attention"] != "cudnn"]
-    if phase == "decode":
-        rows = rows[rows["batch"] == batch]
-    else:
-        rows = rows.assign(system=rows["system"].str.removesuffix(", no offload"))
-    rows = rows[rows["system"].isin(SELECTOR)].assign(origin="engine", us=rows["us_per_layer"])
-    return rows.drop_duplicates(COLUMNS[:4], keep="last")[COLUMNS]
+    rows = rows[(rows["attention"] != "cudnn") & ((phase == "prefill") | (rows["batch"] == batch))]
+    bare = rows["system"].str.removesuffix(", no offload")
+    rows = rows.assign(system=bare, origin="engine", us=rows["us_per_layer"], stand_in=bare != rows["system"])
+    rows = rows[rows["system"].isin(SELECTOR)].sort_values("stand_in", kind="stable")
+    return rows.drop_duplicates(COLUMNS[:4])[COLUMNS]
 
 
 def nearest_batch(run: Run, batch: int) -> int:

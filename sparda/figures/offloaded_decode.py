@@ -1,4 +1,4 @@
-"""Offloaded decode: rate against batch, the parts of the gain, hit rates, slots."""
+"""Offloaded decode: rate against batch, the parts of the gain, hit rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparda.figures.style import series, stamp
 from sparda.spec import ModelShape, Sparsity
 
 LADDER = ("Sparse", "SparDA, no prefetch", "SparDA")  # each differs from the one before in one thing
-COMPARED = ("Dense", "Sparse", "SparDA", "InfiniGen", "InfiniGen over UVA")
+COMPARED = ("SparDA", "Sparse", "InfiniGen")
 RATES = "floors: rates measured on one H200, 2026-11"
 PAPER = "published: H100, hit rate not stated"
 COLUMNS = ["origin", "system", "batch", "tokens_per_s"]
@@ -92,8 +92,9 @@ def throughput_figure(table, *, note: str = "", where: str = ""):
     """Ceiling as a line, the paper's as open marks, ours as full ones; both axes logarithmic."""
     import plotly.graph_objects as go
 
-    figure, systems = go.Figure(), list(dict.fromkeys(table["system"]))
-    for (system, origin), part in table.groupby(["system", "origin"], sort=False):
+    figure, systems = go.Figure(), ["ceiling", *COMPARED]
+    order = table.assign(place=table["system"].map(systems.index)).sort_values(["place", "origin"])
+    for (system, origin), part in order.groupby(["system", "origin"], sort=False):
         look, mode = series(systems.index(system)), "lines" if origin == "modelled" else "lines+markers"
         if origin == "published":
             look["marker"] |= {"symbol": look["marker"]["symbol"] + "-open", "size": 11}
@@ -149,6 +150,17 @@ def factor_table(gains):
     return wide.assign(**factors, batch_gain=full / smallest)[[*factors, "batch_gain"]].reset_index()
 
 
+def absent(gains) -> str:
+    """What of our steps was not measured, in words; empty if all were, or none."""
+    ours = gains[gains["origin"] == "measured"]
+    have = set(zip(ours["system"], ours["batch"], strict=True))
+    batches = sorted(set(ours["batch"]))
+    gaps = [
+        f"{system} at batch {batch}" for batch in batches for system in LADDER if (system, batch) not in have
+    ]
+    return f"not measured: {'; '.join(gaps)}" if gaps else ""
+
+
 def gain_figure(table, *, note: str = "", where: str = ""):
     """Bars of gain_table, a group for every batch and step; one colour and pattern for each origin."""
     import plotly.graph_objects as go
@@ -165,6 +177,7 @@ def gain_figure(table, *, note: str = "", where: str = ""):
     figure.update_xaxes(tickangle=0, tickfont_size=11)
     figure.update_yaxes(title="decode, tokens/s")
     figure.update_layout(title_text="The parts of the gain, in the order of the paper's Table 10")
+    note = " · ".join(part for part in (note, absent(table)) if part)
     return _stamp(figure, table, note, where)
 
 
@@ -201,24 +214,3 @@ def hit_rate_figure(table, *, note: str = "", where: str = ""):
     figure.update_yaxes(title="SparDA, tokens/s", rangemode="tozero")
     figure.update_layout(title_text="What a better hit rate is worth")
     return _stamp(figure, table, note, where, RATES)
-
-
-def slots_figure(table, *, note: str = ""):
-    """Hit rate of every layer, one line for each number of slots; columns layer, slots, hit_rate."""
-    import plotly.graph_objects as go
-
-    figure, lowest = go.Figure(), 1.0
-    for index, (slots, part) in enumerate(table.groupby("slots", sort=True)):
-        means = part.groupby("layer", as_index=False)["hit_rate"].mean()
-        lowest = min(lowest, means["hit_rate"].min())
-        figure.add_scatter(
-            x=means["layer"],
-            y=means["hit_rate"],
-            name=f"{slots} slots",
-            mode="lines+markers",
-            **series(index),
-        )
-    figure.update_xaxes(title="layer (layer 0 is resident)")
-    figure.update_yaxes(title="hit rate", range=[max(0.0, lowest - 0.05), 1.02])
-    figure.update_layout(title_text="More slots than blocks chosen: what stays may be wanted again")
-    return stamp(figure, "measured", note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sparda import simulate
@@ -48,8 +48,24 @@ def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars:
     """
     import plotly.graph_objects as go
 
-    table, figure = timeline_table(step), go.Figure()
-    for kind, index in (MEASURED if isinstance(step, Step) else LOOKS).items():
+    table, looks = timeline_table(step), MEASURED if isinstance(step, Step) else LOOKS
+    end = _shown_us(table, shown_layers)
+    figure = go.Figure(_bars(table[table["start_us"] < end], looks))
+    figure.update_layout(barmode="overlay", title_text=timeline_title(step, table), title_font_size=15)
+    figure.update_xaxes(title=f"us; the first {shown_layers} layers", range=[0, end])
+    figure.update_yaxes(categoryorder="array", categoryarray=_lanes(table))
+    look = {"note": step.note(), "line_chars": line_chars}
+    if isinstance(step, Step):
+        return stamp(figure, "measured", where=step.where, **look)
+    return stamp(figure, "simulated", where="event simulator", **look)
+
+
+def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
+    """A plotly Bar for each kind of task; one legend entry a kind, shared by the panels of a figure."""
+    import plotly.graph_objects as go
+
+    bars = []
+    for kind, index in looks.items():
         rows = table[table["kind"] == kind]
         look = {
             "color": series(index)["marker"]["color"],
@@ -57,22 +73,54 @@ def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars:
             "opacity": [0.55 if layer % 2 else 1.0 for layer in _layers(rows)],
             "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
         }
-        figure.add_bar(
+        bars.append(go.Bar(
             y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
             customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
-        )  # fmt: skip
+            legendgroup=kind, showlegend=legend,
+        ))  # fmt: skip
+    return bars
+
+
+def _shown_us(table, shown_layers: int) -> float:
+    """When compute ends the first layers, us."""
     own = table[table["kind"].isin(["attention", "rest", "other"])]  # a prep may lie in the layer before
     shown = own[[layer < shown_layers for layer in _layers(own)]]
-    figure.update_layout(barmode="overlay", title_text=timeline_title(step, table), title_font_size=15)
-    figure.update_xaxes(
-        title=f"us; the first {shown_layers} layers", range=[0, (shown["start_us"] + shown["us"]).max()]
+    return (shown["start_us"] + shown["us"]).max()
+
+
+def _lanes(table) -> list[str]:
+    return [lane for lane in (simulate.LINK, AHEAD, simulate.COMPUTE) if lane in set(table["stream"])]
+
+
+def steps_table(steps: Mapping[str, Step]):
+    """``timeline_table`` of several measured steps, with a column system; the names are the keys."""
+    import pandas as pd
+
+    return pd.concat([timeline_table(step).assign(system=name) for name, step in steps.items()])
+
+
+def steps_figure(steps: Mapping[str, Step], *, shown_layers: int = 4, note: str = ""):
+    """Measured steps below each other, on one axis of time, each under its name, length and stall."""
+    from plotly.subplots import make_subplots
+
+    tables = {name: timeline_table(step) for name, step in steps.items()}
+    names = [f"{name}: {timeline_title(steps[name], table)}" for name, table in tables.items()]
+    heights = [len(_lanes(table)) for table in tables.values()]
+    end = max(_shown_us(table, shown_layers) for table in tables.values())
+    figure = make_subplots(
+        rows=len(steps), shared_xaxes=True, subplot_titles=names, vertical_spacing=0.14, row_heights=heights
     )
-    lanes = [lane for lane in (simulate.LINK, AHEAD, simulate.COMPUTE) if lane in set(table["stream"])]
-    figure.update_yaxes(categoryorder="array", categoryarray=lanes)
-    look = {"note": step.note(), "line_chars": line_chars}
-    if isinstance(step, Step):
-        return stamp(figure, "measured", where=step.where, **look)
-    return stamp(figure, "simulated", where="event simulator", **look)
+    for row, table in enumerate(tables.values(), 1):
+        shown = table[table["start_us"] < end]
+        figure.add_traces(_bars(shown, MEASURED, legend=row == 1), rows=row, cols=1)
+        figure.update_yaxes(categoryorder="array", categoryarray=_lanes(table), row=row, col=1)
+    figure.update_xaxes(range=[0, end])
+    title = f"us; the first {shown_layers} layers of the slowest step"
+    figure.update_xaxes(title=title, row=len(steps))
+    figure.update_annotations(font_size=13, x=0, xanchor="left")
+    figure.update_layout(barmode="overlay", title_text="The same decode step, copied ahead and on demand")
+    where = "; ".join(dict.fromkeys(step.where for step in steps.values()))
+    return stamp(figure, "measured", note, where=where).update_layout(height=560, margin_t=132)
 
 
 def _layers(rows) -> list[int]:

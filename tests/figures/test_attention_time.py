@@ -56,6 +56,16 @@ def test_the_engines_rows_win_over_kernels_alone(phase):
     assert not both.duplicated(["system", "context", "part"]).any()
 
 
+def test_a_system_without_offloading_stands_in_only_where_the_other_is_missing():
+    run = a_breakdown()
+    bare = run.rows[run.rows["system"] == "Sparse"].assign(system="Sparse, no offload", us_per_layer=1e6)
+    both = figures.measured_table(Run(pd.concat([bare, run.rows]), WHERE), phase="decode")
+    assert both["us"].max() < 1e6
+    rest = run.rows[run.rows["system"] != "Sparse"]
+    stand_in = figures.measured_table(Run(pd.concat([bare, rest]), WHERE), phase="decode")
+    assert (stand_in.loc[stand_in["system"] == "Sparse", "us"] == 1e6).all()
+
+
 def test_rows_of_another_batch_are_left_out():
     table = figures.measured_table(a_breakdown(), phase="decode", batch=32)
     assert len(table) == 0

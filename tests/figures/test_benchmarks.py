@@ -64,8 +64,9 @@ def test_every_system_that_can_be_measured_has_a_name():
 @pytest.mark.parametrize(
     ("name", "figures"),
     [
-        ("decode", ["decode_vs_batch", "decode_gain_parts", "decode_vs_hit_rate"]),
+        ("decode", ["decode_vs_batch", "decode_gain_parts", "decode_vs_hit_rate", "decode_vs_slots"]),
         ("prefill", ["prefill_throughput"]),
+        ("breakdown", ["attention_time_decode", "attention_time_prefill"]),
     ],
 )
 def test_once_a_benchmark_is_committed_its_figures_are_declared_measured(root, name, figures):

@@ -52,8 +52,8 @@ def test_without_a_run_the_figures_are_modelled_and_hold_the_published_rows():
 def test_a_run_makes_them_measured_and_names_itself():
     rates = figures.throughput_table(**OF, run=a_run(), batches=(4, 16), hit_rate=0.89)
     ours = rates[rates["origin"] == "measured"]
-    assert sorted(set(ours["system"])) == ["Dense", "SparDA", "Sparse"]
-    assert len(ours) == 9  # one hit rate each, and dense once
+    assert sorted(set(ours["system"])) == ["SparDA", "Sparse"]  # dense and no prefetch are other figures'
+    assert len(ours) == 8  # one hit rate each
     figure = figures.throughput_figure(rates, where=WHERE)
     assert figure.layout.meta["status"] == "measured"
     assert WHERE in figure.layout.meta["stamp"]
@@ -117,8 +117,13 @@ def test_a_card_that_is_too_small_has_no_row():
     assert len(figure.data) == len(HARDWARE)
 
 
-def test_a_line_for_each_number_of_slots():
-    rows = [(layer, slots, slots / 20) for layer in (1, 2) for slots in (8, 12) for _ in range(3)]
-    figure = figures.slots_figure(pd.DataFrame(rows, columns=["layer", "slots", "hit_rate"]))
-    assert [line.name for line in figure.data] == ["8 slots", "12 slots"]
-    assert list(figure.data[0].y) == pytest.approx([0.4, 0.4])
+def test_a_step_that_was_not_measured_is_named_and_leaves_the_product():
+    run = a_run()
+    apart = (run.rows["system"] == "SparDA, no prefetch") & (run.rows["batch"] == 64)
+    gains = figures.gain_table(**OF, run=Run(run.rows[~apart], WHERE), hit_rate=0.89)
+    assert figures.absent(gains) == "not measured: SparDA, no prefetch at batch 64"
+    assert figures.absent(gains) in figures.gain_figure(gains, where=WHERE).layout.meta["stamp"]
+    ours = figures.factor_table(gains).query("origin == 'measured'").set_index("batch")
+    assert ours["overlap"].isna().to_dict() == {4: False, 16: False, 64: True}
+    assert ours.loc[64, "both"] == pytest.approx(3)
+    assert figures.absent(figures.gain_table(**OF, run=None, hit_rate=0.89)) == ""

@@ -8,6 +8,8 @@ from sparda import linkmodel
 from sparda.figures.prefetch_timeline import (
     batch_figure,
     batch_table,
+    steps_figure,
+    steps_table,
     timeline_figure,
     timeline_table,
 )
@@ -44,6 +46,25 @@ def test_a_measured_step_is_drawn_by_the_same_function_with_its_own_stamp():
     assert figure.layout.yaxis.categoryarray == ("link", "ahead", "compute")
     drawn = {bar.name: sum(bar.x) for bar in figure.data}
     assert (drawn["stall"], drawn["copy"], drawn["attention"], drawn["other"]) == (10, 85, 30, 160)
+
+
+def test_measured_steps_stand_below_each_other_on_one_axis_of_time():
+    about = {"device": "a card", "date": "a day", "commit": "c0"}
+    slow = Step(
+        (Event("layer", 0, 0, 300), Event("transfer", 0, 40, 140), Event("attention", 0, 150, 250)), about
+    )
+    quick = Step((Event("layer", 0, 0, 100), Event("attention", 0, 20, 60)), about)
+    steps = {"slow": slow, "quick": quick}
+    figure = steps_figure(steps, note="invented")
+    assert [text.text for text in figure.layout.annotations] == [
+        "slow: 300 us in the layers, 33 % of it stall", "quick: 100 us in the layers, 0 % of it stall"
+    ]  # fmt: skip
+    assert figure.layout.xaxis.range == figure.layout.xaxis2.range == (0, 300)
+    names = [bar.name for bar in figure.data if bar.showlegend]
+    assert len(names) == len(set(names))  # one legend for both
+    assert figure.layout.meta["stamp"] == "measured · a card · a day · commit c0 · invented"
+    table = steps_table(steps)
+    assert table.groupby("system")["us"].sum().to_dict() == {"quick": 100, "slow": 400}  # the copy too
 
 
 def test_the_simulation_knows_no_other_work():
