@@ -111,6 +111,8 @@ def measure(
     """
     if unknown := sorted(set(names) - set(tasks.TASKS)):
         raise KeyError(f"unknown task {unknown[0]!r}; choose from {', '.join(tasks.TASKS)}")
+    for method in methods:
+        subject.selector(method)  # weights that are missing are missed now, not after minutes
     for context in contexts:
         prompts.prepare(names, context)
         counted = list(names)
