@@ -32,7 +32,7 @@ def slots_figure(table, *, note: str = ""):
 def recorded_table(run: Run, *, n_tokens: int):
     """Rows of decode.csv that replay a real model's choices: KEPT, and the ceiling bound_tokens_per_s.
 
-    Only on a whole card; systems have one name whatever their slots. Raises ValueError if the benchmark has no such row.
+    Only on a whole card; systems have one name whatever their slots. Raises ValueError without such rows.
     """
     rows = run.rows[(run.rows["choices"] == "recorded") & (run.rows["context"] == n_tokens)]
     rows = rows[rows["gpu_memory_gib"].isna()]
