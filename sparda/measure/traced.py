@@ -147,6 +147,10 @@ def _divide(layer: Event, marked: dict[tuple[str, int], Event], preps: Sequence[
     inside: list[Any] = [marked.get((kind, layer.layer)) for kind in ("attention", "wait", "ffn")]
     times = {e.kind: e.end_us - e.start_us for e in inside if e}
     taken = [(e.start_us, e.end_us) for e in inside if e]
+    copy = marked.get(("transfer", layer.layer))
+    if copy and not copy.beside:  # compute makes the copy itself, and does nothing else meanwhile
+        times["wait"] = times.get("wait", 0.0) + copy.end_us - copy.start_us
+        taken.append((copy.start_us, copy.end_us))
     selecting = [(max(e.start_us, layer.start_us), min(e.end_us, layer.end_us)) for e in preps]
     selecting = [(a, b) for a, b in selecting if a < b]
     beside = sum(max(0.0, min(b, d) - max(a, c)) for a, b in selecting for c, d in taken)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from sparda.measure.setup import Setup
 from sparda.measure.systems import SYSTEMS, Case, cases
 from sparda.plan import Plan
 from sparda.spec import ModelShape, Sparsity
+from sparda.timeline import Event
 
 SHAPE = ModelShape("tiny", 3, 32, 4, 2, 16, 48, 97, 1e-6, 1e4, 4096, False, "made up")
 RULE = Sparsity(6, local_blocks=1, block_size=16)  # 3 forced, 3 learned
@@ -240,3 +243,18 @@ def test_every_benchmark_runs_from_the_command_line(setup, monkeypatch, tmp_path
     assert cli.main(["bench", what, *size]) == 0
     assert (tmp_path / ("trace_sparda_b1.json" if what == "trace" else f"{what}.csv")).exists()
     assert " ok" in capsys.readouterr().out
+
+
+def test_a_copy_that_compute_makes_itself_is_waiting():
+    spans = (
+        ("layer", 0, 100),
+        ("prep", 10, 30),
+        ("transfer", 30, 70),
+        ("wait", 70, 71),
+        ("attention", 71, 80),
+    )
+    layer, prep, *rest = (Event(kind, 1, start, end) for kind, start, end in spans)
+    parts = traced._divide(layer, {(e.kind, 1): e for e in rest}, [prep])
+    assert (parts["wait"], parts["selection"], parts["projection"]) == (41, 20, 30)
+    beside = {(e.kind, 1): replace(e, beside=e.kind == "transfer") for e in rest}
+    assert traced._divide(layer, beside, [prep])["wait"] == 1
