@@ -51,8 +51,8 @@ class Plan:
     def __post_init__(self):
         if self.least >= self.length - self.tail:
             raise ValueError(
-                f"{self.length} tokens hold no query with more than {self.sparsity.budget_blocks} blocks "
-                f"before it; raise --length over {self.least + self.tail}"
+                f"{self.length} tokens hold no query that has a block to choose, beside "
+                f"{self.sparsity.forced_blocks} forced ones; raise --length over {self.least + self.tail}"
             )
         if self.sequences % self.step_sequences:
             raise ValueError(
@@ -65,7 +65,7 @@ class Plan:
     @property
     def least(self) -> int:
         """First position that is sampled: from here on there is something to choose."""
-        return self.sparsity.budget_blocks * self.sparsity.block_size
+        return self.sparsity.forced_blocks * self.sparsity.block_size
 
     @property
     def tail(self) -> int:

@@ -217,9 +217,9 @@ def test_sampled_positions_ascend_differ_by_round_and_hold_the_last_ones():
     assert not torch.equal(a, b)
     for at in (a, b):
         assert (at.diff() > 0).all()
-        assert at[0] >= 80
+        assert at[0] >= 48
         assert at[-8:].tolist() == list(range(504, 512))
-    assert len(replace(PLAN, positions=0).sample(0)) == 512 - 80
+    assert len(replace(PLAN, positions=0).sample(0)) == 512 - 48
 
 
 def test_steps_of_a_pass_see_every_sampled_query_once():
@@ -236,4 +236,4 @@ def test_the_plan_survives_json():
 
 def test_sequences_too_short_to_choose_from_are_refused():
     with pytest.raises(ValueError, match="raise --length"):
-        replace(PLAN, length=80)
+        replace(PLAN, length=56)
