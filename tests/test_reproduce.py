@@ -272,6 +272,7 @@ def test_ctrl_c_stops_with_one_sentence_and_leaves_the_earlier_results_whole(rep
     (repository / "figures" / "tiny.json").write_text("earlier")
     code = (
         "import pathlib, sys, sparda.cli, sparda.provenance as p; "
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a job may ignore it
         "p.ROOT = pathlib.Path(sys.argv[1]); sys.exit(sparda.cli.main(['reproduce']))"
     )
     child = subprocess.Popen(
