@@ -64,7 +64,7 @@ test: lint unit kernels notebooks smoke ## everything that .ci/run checks
 	@$(STAGE) --sum
 
 lint: $(STAMP) ## style and types
-	@$(STAGE) "lint" 60 bash -c '$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright'
+	@$(STAGE) "lint" 90 bash -c '$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright'
 
 unit: $(STAMP) ## unit, property and doc tests
 	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 $(STAGE) "unit tests" 300 $(PY) -m pytest -q -n 2
@@ -73,11 +73,11 @@ kernels: $(STAMP) ## the kernels themselves, in Triton's interpreter, which must
 	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(STAGE) "kernels" 120 $(PY) -m pytest -q -n 2 tests/kernels
 
 notebooks: $(STAMP) ## run every chapter in the smoke profile and compare its checked cells
-	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 PLOTLY_RENDERER=plotly_mimetype $(STAGE) "notebooks" 150 \
+	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 PLOTLY_RENDERER=plotly_mimetype $(STAGE) "notebooks" 240 \
 	  $(PY) -m pytest -q -n 2 --dist loadfile --nbval-lax --nbval-current-env -p no:cacheprovider $(NOTEBOOKS)
 
 smoke: $(STAMP) ## build every figure in the smoke profile, under build/
-	@$(STAGE) "reproduce" 150 $(PY) -m sparda.cli reproduce --profile smoke --force
+	@$(STAGE) "reproduce" 240 $(PY) -m sparda.cli reproduce --profile smoke --force
 
 lab: $(STAMP) ## JupyterLab on 127.0.0.1, with a token
 	@$(PY) tools/lab_settings.py build/lab-settings
