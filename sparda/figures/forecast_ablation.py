@@ -1,0 +1,87 @@
+"""What each choice of the training recipe is worth: our table, beside the two differences of the paper's."""
+
+from __future__ import annotations
+
+from sparda import paper
+from sparda.figures.benchmarks import Run
+from sparda.figures.style import TEXT, series, stamp
+
+FINE, COARSE = "paper", "coarse"  # our variants that are the two settings of Table 6
+OURS = "exact mass, weighted (ours)"
+LABELS = {
+    "ours": OURS,
+    "unweighted": "all queries count alike",
+    "random_init": "from random weights",
+    "three_heads": "three heads a KV head",
+    "lower_rate": "a fifth of the learning rate",
+    "paper": "fine keys (the paper)",
+    "paper_released_pooling": "fine keys, pooled as released",
+    "paper_no_rest": "fine keys, no rest bucket",
+    "paper_one_entry": "fine keys, one entry a block",
+    "coarse": "compressed keys",
+}
+
+
+def table(run: Run | None):
+    """Columns panel, name, budget_blocks, value: Table 6's differences, ours, and each variant's gap closed.
+
+    panel "difference": fine keys as teacher minus compressed keys, in points of accuracy (published) or of
+    mass recall (ours); panel "gap closed": by variant, of the gap between query selection and oracle
+    """
+    import pandas as pd
+
+    found = [
+        ("difference", f"{row['benchmark']}, published", "", float(row["value"]))
+        for row in paper.rows("table6_ablation")
+    ]
+    if run is not None:
+        by = run.rows.groupby(["variant", "budget_blocks"])[["mass_recall", "gap_closed"]].mean()
+        budgets = sorted(set(run.rows["budget_blocks"]))
+        for k in (k for k in budgets if (FINE, k) in by.index and (COARSE, k) in by.index):
+            points = 100 * (by.loc[(FINE, k), "mass_recall"] - by.loc[(COARSE, k), "mass_recall"])
+            found.append(("difference", f"mass recall, k {k}", str(k), points))
+        for variant in (v for v in LABELS if v in set(run.rows["variant"])):
+            values = [(k, by.loc[(variant, k), "gap_closed"]) for k in budgets if (variant, k) in by.index]
+            found += [("gap closed", LABELS[variant], str(k), value) for k, value in values]
+    return pd.DataFrame(found, columns=["panel", "name", "budget_blocks", "value"])
+
+
+def figure(rows, *, note: str = "", where: str | None = None):
+    """Left the differences in the shape of Table 6, right the gap closed by each variant, where measured."""
+    from plotly.subplots import make_subplots
+
+    variants = rows[rows["panel"] == "gap closed"]
+    differences = rows[rows["panel"] == "difference"]
+    right = [] if variants.empty else ["gap closed, by recipe"]
+    titles = ["fine minus compressed<br>keys as teacher, points", *right]
+    widths = [0.3, 0.7] if right else None
+    drawn = make_subplots(
+        cols=len(titles), subplot_titles=titles, column_widths=widths, horizontal_spacing=0.32
+    )
+    published = differences["budget_blocks"] == ""
+    for part, name, look in ((published, "published", 1), (~published, "ours", 0)):
+        bars = differences[part]
+        if len(bars):
+            drawn.add_bar(x=bars["name"], y=bars["value"], name=name, marker=_bar(look), row=1, col=1)
+    for index, (k, bars) in enumerate(variants.groupby("budget_blocks", sort=False)):
+        drawn.add_bar(
+            x=bars["value"],
+            y=bars["name"],
+            name=f"k {k}",
+            orientation="h",
+            marker=_bar(index + 2),
+            row=1,
+            col=2,
+        )
+    if right:
+        drawn.update_yaxes(autorange="reversed", col=2)
+        drawn.update_xaxes(tickformat=".0%", col=2)
+    drawn.add_hline(y=0, line={"color": TEXT, "width": 1}, row=1, col=1)  # type: ignore[arg-type]
+    drawn.update_layout(title_text="What the teacher and the other choices are worth", height=480)
+    drawn = stamp(drawn, "measured", note, where=where)
+    return drawn.update_layout(margin_t=130)
+
+
+def _bar(index: int) -> dict:
+    patterns = ("", "/", "x", ".")
+    return {"color": series(index)["line"]["color"], "pattern": {"shape": patterns[index % len(patterns)]}}
