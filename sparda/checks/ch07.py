@@ -1,0 +1,101 @@
+"""Checks of chapter 07: samples for an interval, a paired comparison, bytes of an index."""
+
+from __future__ import annotations
+
+import math
+
+from sparda import costs
+from sparda.checks import Verdict, checker
+from sparda.evaluation.statistics import Z, sign_test, wilson
+from sparda.spec import model, sparsity
+
+RULE = sparsity("minicpm4.1-8b")
+
+
+def samples_needed(share: float, half: float) -> int:
+    """The fewest samples whose Wilson interval, at ``share`` right, is at most 2 * half wide."""
+    n = 1
+    while (limits := wilson(share * n, n))[1] - limits[0] > 2 * half:
+        n += 1
+    return n
+
+
+@checker
+def ch07_ex1(student) -> Verdict:
+    """student(share, half) -> fewest samples whose Wilson interval is at most 2 * half wide."""
+    for share, half in ((0.5, 0.05), (0.9, 0.03), (1.0, 0.02)):
+        got, want = student(share, half), samples_needed(share, half)
+        if got == want:
+            continue
+        simple = math.ceil(Z**2 * share * (1 - share) / half**2)
+        slips = {
+            samples_needed(share, half / 2): "`half` is half of the width; the whole may be twice as much",
+            want - 1: "one more: the interval may be at most as wide, and yours is still wider",
+            simple: "this is the simple interval, p plus or minus z sqrt(p (1 - p) / n); use Wilson's",
+        }
+        if got in slips:
+            return Verdict("not yet", f"share {share:g}, half {half:g}: {slips[got]}")
+        return Verdict("not yet", f"share {share:g}, half {half:g} gave {got}, expected {want}")
+    return Verdict("ok")
+
+
+@checker
+def ch07_ex2(student) -> Verdict:
+    """student(ours, theirs) -> (wins, losses, p): right (1) and wrong (0) on the same prompts, exact test."""
+    cases = [
+        ([1, 1, 1, 1, 1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1, 1, 0, 1, 0]),
+        ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 1, 1]),
+        ([1, 1, 0], [1, 1, 0]),
+    ]
+    for ours, theirs in cases:
+        gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+        wins, losses, p = gaps.count(1), gaps.count(-1), sign_test(gaps)
+        got = tuple(student(list(ours), list(theirs)))
+        if len(got) != 3:
+            return Verdict("not yet", f"return wins, losses and p; got {len(got)} values")
+        if got[:2] == (losses, wins) != (wins, losses):
+            return Verdict("not yet", "wins and losses are swapped: a win is ours right and theirs wrong")
+        if got[:2] != (wins, losses):
+            return Verdict("not yet", f"{wins} wins and {losses} losses, got {got[0]} and {got[1]}")
+        if math.isclose(got[2], p, rel_tol=1e-6):
+            continue
+        if math.isclose(2 * got[2], p, rel_tol=1e-6):
+            return Verdict("not yet", "both sides count: as many losses would surprise as much")
+        if got[2] > 1:
+            return Verdict("not yet", f"p = {got[2]:.3g} is no probability; it ends at 1")
+        if math.isclose(got[2], sign_test(gaps + [1, -1] * gaps.count(0)), rel_tol=0.2):
+            return Verdict("not yet", "prompts on which both agree say nothing; leave them out")
+        return Verdict("not yet", f"{wins} wins, {losses} losses gave p = {got[2]:.4g}, expected {p:.4g}")
+    return Verdict("ok")
+
+
+def index_bytes(*, shape, sparsity, n_tokens: int, method: str) -> int:
+    """Bytes that one sequence's scoring keeps on the GPU, all layers, 2 bytes a number."""
+    if method == "sparda":
+        return costs.compressed_key_bytes(shape=shape, sparsity=sparsity, n_tokens=n_tokens)
+    return shape.n_layers * n_tokens * shape.n_kv_heads * (shape.head_dim // 4) * 2
+
+
+@checker
+def ch07_ex3(student) -> Verdict:
+    """student(*, shape, sparsity, n_tokens, method) -> bytes that a sequence's scoring keeps on the GPU."""
+    for name, n_tokens in (("smollm2-135m", 8_192), ("minicpm4.1-8b", 131_072)):
+        shape = model(name)
+        for method in ("sparda", "infinigen"):
+            of = {"shape": shape, "sparsity": RULE, "n_tokens": n_tokens, "method": method}
+            got, want = student(**of), index_bytes(**of)
+            slips = {
+                want / shape.n_layers: "this is one layer; every layer keeps its own",
+                want * shape.n_heads / shape.n_kv_heads: "keys belong to KV heads, not to query heads",
+                want / 2: "a number takes 2 bytes",
+                2 * want: "keys only; values are not scored",
+                4 * want: "InfiniGen keeps a quarter of the channels, not all of them",
+                want * RULE.stride: "a compressed key begins every `stride` tokens, not every token",
+            }
+            if math.isclose(got, want, rel_tol=1e-3):  # a window more or less at the end
+                continue
+            for slip, hint in slips.items():
+                if math.isclose(got, slip, rel_tol=1e-3):
+                    return Verdict("not yet", f"{name}, {method}: {hint}")
+            return Verdict("not yet", f"{name}, {method} gave {got:.6g} bytes, expected {want:.6g}")
+    return Verdict("ok")
