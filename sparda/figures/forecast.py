@@ -61,7 +61,7 @@ def training_figure(learned, bounds, *, note: str = "", where: str | None = None
     figure.update_xaxes(title="step")
     figure.update_yaxes(title="mass recall, held-out text", col=1)
     figure.update_layout(title_text="Two layers learn to choose")
-    return stamp(figure, "measured", note, where=where)
+    return stamp(figure, "measured", note, where=where).update_layout(margin_t=130)
 
 
 def layers_figure(table, *, note: str = "", where: str | None = None):
@@ -135,8 +135,7 @@ def gap_figure(gaps, *, note: str = "", where: str | None = None):
     figure.update_yaxes(title="KV head", gridcolor=GRID)
     figure.update_xaxes(title="layer that is chosen for", row=2)
     figure.update_layout(title_text="Where there is something to win, and where it is won", height=500)
-    figure = stamp(figure, "measured", note, where=where)
-    return figure.update_layout(margin_t=130)
+    return stamp(figure, "measured", note, where=where).update_layout(margin_t=130)
 
 
 def yardstick_table(table):

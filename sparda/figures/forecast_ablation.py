@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparda import paper
 from sparda.figures.benchmarks import Run
-from sparda.figures.style import TEXT, series, stamp
+from sparda.figures.style import series, stamp
 
 FINE, COARSE = "paper", "coarse"  # our variants that are the two settings of Table 6
 OURS = "exact mass, weighted (ours)"
@@ -47,39 +47,30 @@ def table(run: Run | None):
 
 
 def figure(rows, *, note: str = "", where: str | None = None):
-    """Left the differences in the shape of Table 6, right the gap closed by each variant, where measured."""
+    """Above the differences in the shape of Table 6, below the gap closed by each variant, where measured."""
     from plotly.subplots import make_subplots
 
-    variants = rows[rows["panel"] == "gap closed"]
-    differences = rows[rows["panel"] == "difference"]
-    right = [] if variants.empty else ["gap closed, by recipe"]
-    titles = ["fine minus compressed<br>keys as teacher, points", *right]
-    widths = [0.3, 0.7] if right else None
+    variants, differences = (rows[rows["panel"] == panel] for panel in ("gap closed", "difference"))
+    titles = ["fine minus compressed keys as teacher, points", "gap closed, by recipe"]
+    titles = titles[: 1 if variants.empty else 2]
     drawn = make_subplots(
-        cols=len(titles), subplot_titles=titles, column_widths=widths, horizontal_spacing=0.32
+        rows=len(titles), subplot_titles=titles, row_heights=[0.3, 0.7][-len(titles) :], vertical_spacing=0.17
     )
     published = differences["budget_blocks"] == ""
-    for part, name, look in ((published, "published", 1), (~published, "ours", 0)):
-        bars = differences[part]
-        if len(bars):
-            drawn.add_bar(x=bars["name"], y=bars["value"], name=name, marker=_bar(look), row=1, col=1)
-    for index, (k, bars) in enumerate(variants.groupby("budget_blocks", sort=False)):
+    parts = [(1, "published", 1, differences[published]), (1, "ours", 0, differences[~published])]
+    groups = variants.groupby("budget_blocks", sort=False)
+    parts += [(2, f"k {k}", n, bars) for n, (k, bars) in enumerate(groups, 2)]
+    for row, name, look, bars in (part for part in parts if len(part[3])):
         drawn.add_bar(
-            x=bars["value"],
-            y=bars["name"],
-            name=f"k {k}",
-            orientation="h",
-            marker=_bar(index + 2),
-            row=1,
-            col=2,
+            x=bars["value"], y=bars["name"], name=name, orientation="h", marker=_bar(look), row=row, col=1
         )
-    if right:
-        drawn.update_yaxes(autorange="reversed", col=2)
-        drawn.update_xaxes(tickformat=".0%", col=2)
-    drawn.add_hline(y=0, line={"color": TEXT, "width": 1}, row=1, col=1)  # type: ignore[arg-type]
-    drawn.update_layout(title_text="What the teacher and the other choices are worth", height=480)
+    drawn.update_yaxes(autorange="reversed")
+    if len(titles) > 1:
+        drawn.update_xaxes(tickformat=".0%", row=2)
+    title = "What the teacher and the other choices are worth"
+    drawn.update_layout(title_text=title, barmode="group")
     drawn = stamp(drawn, "measured", note, where=where)
-    return drawn.update_layout(margin_t=130)
+    return drawn.update_layout(margin_t=130, height=280 * (len(titles) + 1) - 100)
 
 
 def _bar(index: int) -> dict:

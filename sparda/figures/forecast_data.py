@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 from sparda.figures.benchmarks import Run
+from sparda.figures.forecast import gap_closed
 from sparda.text import data_dir
 from sparda.training.ablation import TABLE as ABLATION
 
@@ -104,17 +106,16 @@ def longest(run: Run) -> tuple[int, int]:
     return context, int(run.rows.loc[run.rows["context"] == context, "budget_blocks"].min())
 
 
-def card_recalls(about: dict):
-    """Recall of each layer on the run's own held-out text: columns series, layer, budget_blocks, mass_recall.
-
-    The Forecast is the mean over the run's seeds.
-    """
+def card_gaps(about: dict):
+    """Gap closed on a run's own held-out text, means over layers 1 and up: a row a k, a column a seed."""
     import pandas as pd
 
-    names = {"query": "query", "proxy": "proxy", "oracle": "oracle", "forecast": "Forecast"}
-    rows = []
-    for name, values in about["recall"].items():
-        series, budget = name.split("_")[:2]
-        rows += [(names[series], i, int(budget[1:]), value) for i, value in enumerate(values)]
-    table = pd.DataFrame(rows, columns=["series", "layer", "budget_blocks", "mass_recall"])
-    return table.groupby(["series", "layer", "budget_blocks"], as_index=False)["mass_recall"].mean()
+    means = {name: fmean(values[1:]) for name, values in about["recall"].items()}
+    rows = {}
+    for budget in sorted({int(name.split("_k")[1].split("_")[0]) for name in means}):
+        ends = means[f"query_k{budget}"], means[f"oracle_k{budget}"]
+        row = {"proxy": gap_closed(means[f"proxy_k{budget}"], *ends)}
+        for n, seed in enumerate(about["seeds"]):
+            row[f"seed {seed}"] = gap_closed(means[f"forecast_k{budget}_{n}"], *ends)
+        rows[f"k {budget}"] = row
+    return pd.DataFrame(rows).T
