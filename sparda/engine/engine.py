@@ -200,6 +200,9 @@ def _as_ids(prompt: Sequence[int] | Tensor) -> Tensor:
     return ids.long()
 
 
+OURS = ("sparda", "torch", "contextlib", "triton", "")  # Triton's launchers are generated, without a name
+
+
 def _empty_frames(error: BaseException | None) -> None:
     """Let go of what a failed call holds: a notebook keeps the last traceback, and so every local of it.
 
@@ -207,7 +210,7 @@ def _empty_frames(error: BaseException | None) -> None:
     """
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_globals.get("__name__", "").split(".")[0] in ("sparda", "torch", "contextlib"):
+            if frame.f_globals.get("__name__", "").split(".")[0] in OURS:
                 with contextlib.suppress(RuntimeError):  # it still runs
                     frame.clear()
         error = error.__cause__ or error.__context__

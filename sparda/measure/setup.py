@@ -84,8 +84,9 @@ def build(
     """Load or make the model; bf16 on a GPU, float32 on a CPU. KeyError: no such preset."""
     shape, on_gpu = spec.model(model), device.type == "cuda"
     if gpu_memory and on_gpu:
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, gpu_memory / total), device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        total = torch.cuda.get_device_properties(index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, gpu_memory / total), index)
     dtype = torch.bfloat16 if on_gpu else torch.float32
     if model in REAL:
         from sparda.models.load import load

@@ -127,6 +127,22 @@ def test_a_selector_that_waits_for_the_gpu(make, selector, transport):
     expect_right(engine, make(selector, transport))
 
 
+def test_a_fault_inside_a_generated_launcher(make):
+    """Triton's have no module name, and their arguments are the engine's tensors."""
+    places: dict = {}
+    exec("def launch(*arguments):\n    raise KeyboardInterrupt", places)  # noqa: S102
+
+    engine = make("forecast", "lookahead")
+    engine.generate(PROMPTS, max_new_tokens=4)
+    held = Held(engine)
+    slots = weakref.ref(engine.session(len(PROMPTS)).store.layers[1].cache.slots)
+    engine.session(len(PROMPTS)).transport.start = lambda layer: places["launch"](slots())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        engine.generate(PROMPTS, max_new_tokens=30)
+    held.expect_given_back()
+    assert caught.value is not None
+
+
 @pytest.mark.parametrize("error", [KeyError("mine"), KeyboardInterrupt()])
 @every_way
 def test_a_callback_that_raises(make, selector, transport, error):
