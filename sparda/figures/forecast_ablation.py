@@ -40,9 +40,11 @@ def table(run: Run | None):
         for k in (k for k in budgets if (FINE, k) in by.index and (COARSE, k) in by.index):
             points = 100 * (by.loc[(FINE, k), "mass_recall"] - by.loc[(COARSE, k), "mass_recall"])
             found.append(("difference", f"mass recall, k {k}", str(k), points))
-        for variant in (v for v in LABELS if v in set(run.rows["variant"])):
+        measured = list(run.rows["variant"].unique())
+        for variant in sorted(measured, key=lambda v: list(LABELS).index(v) if v in LABELS else len(LABELS)):
+            name = LABELS.get(variant, variant.replace("_", " "))
             values = [(k, by.loc[(variant, k), "gap_closed"]) for k in budgets if (variant, k) in by.index]
-            found += [("gap closed", LABELS[variant], str(k), value) for k, value in values]
+            found += [("gap closed", name, str(k), value) for k, value in values]
     return pd.DataFrame(found, columns=["panel", "name", "budget_blocks", "value"])
 
 

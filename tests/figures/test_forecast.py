@@ -166,7 +166,10 @@ def test_our_difference_is_fine_minus_compressed_in_points_of_recall():
     assert list(figure.data[-1].x) == [0.4, 0.2, 0.1]
 
 
-def test_every_variant_of_the_ablation_has_a_label():
-    from sparda.training.ablation import VARIANTS
-
-    assert set(VARIANTS) == set(forecast_ablation.LABELS)
+def test_variants_stand_in_one_order_and_an_unknown_one_under_its_own_name():
+    ours = pd.DataFrame({
+        "variant": ["a_new_one", "coarse", "ours"], "budget_blocks": 16, "mass_recall": 0.9, "gap_closed": 0.1,
+    })  # fmt: skip
+    rows = forecast_ablation.table(Run(ours, "here"))
+    names = rows.loc[rows["panel"] == "gap closed", "name"].tolist()
+    assert names == [forecast_ablation.OURS, "compressed keys", "a new one"]
