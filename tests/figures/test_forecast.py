@@ -168,7 +168,8 @@ def test_our_difference_is_fine_minus_compressed_in_points_of_recall():
 
 def test_variants_stand_in_one_order_and_an_unknown_one_under_its_own_name():
     ours = pd.DataFrame({
-        "variant": ["a_new_one", "coarse", "ours"], "budget_blocks": 16, "mass_recall": 0.9, "gap_closed": 0.1,
+        "variant": ["a_new_one", "coarse", "ours"], "budget_blocks": 16,
+        "mass_recall": 0.9, "gap_closed": 0.1,
     })  # fmt: skip
     rows = forecast_ablation.table(Run(ours, "here"))
     names = rows.loc[rows["panel"] == "gap closed", "name"].tolist()
