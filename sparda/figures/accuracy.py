@@ -97,7 +97,9 @@ def task_figure(table, *, note: str = "", where: str = ""):
     )
     figure.update_yaxes(title="right answers, %", range=[-3, 103])
     figure.update_layout(title_text="Right answers task by task, with 95 % intervals")
-    return stamp(figure, "measured", note, where=where).update_layout(height=160 + 320 * len(places))
+    return stamp(figure, "measured", note, where=where).update_layout(
+        height=190 + 320 * len(places), margin_t=132
+    )
 
 
 def published_ruler(model: str):
@@ -143,7 +145,7 @@ def context_figure(table, *, note: str = "", where: str = ""):
     figure.update_yaxes(range=[-3, 103])
     figure.update_yaxes(title="task average, %", col=1)
     figure.update_layout(title_text="Task averages by context: ours, and other models' as published")
-    return stamp(figure, "measured", note, where=where).update_layout(height=720)
+    return stamp(figure, "measured", note, where=where).update_layout(height=750, margin_t=132)
 
 
 def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA"):
@@ -168,7 +170,9 @@ def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA
     figure.update_yaxes(tickvals=ticks[0], ticktext=ticks[1], range=[0.6 - len(tasks), 0.6])
     figure.update_xaxes(title="difference, percent points")
     figure.update_layout(title_text="Differences on the same prompts, with 95 % intervals")
-    return stamp(figure, "measured", note, where=where).update_layout(height=230 + 42 * len(tasks))
+    return stamp(figure, "measured", note, where=where).update_layout(
+        height=260 + 42 * len(tasks), margin_t=132
+    )
 
 
 def recall_figure(table, *, note: str = "", where: str = ""):
@@ -201,3 +205,23 @@ def recall_figure(table, *, note: str = "", where: str = ""):
     figure.update_yaxes(title="task average, %")
     figure.update_layout(title_text="Does more attention mass bring more answers?")
     return stamp(figure, "measured", note, where=where)
+
+
+def kept_of_dense(means, places: Sequence[tuple[int, float]]):
+    """Accuracy over dense's: a row for each of our (context, share), then for each column of Table 1."""
+    import pandas as pd
+
+    names = [LABELS[method] for method in ("dense", "sparse", "infinigen", "sparda")]
+    kept = {}
+    for context, share in places:
+        here = means[(means["context"] == context) & (means["share"] == share)].set_index("method")[
+            "accuracy"
+        ]
+        if "dense" in here:
+            kept[f"ours, {place_name(context, share)}"] = here.rename(LABELS).to_dict()
+    for model in PUBLISHED:
+        for suite in ("HELMET", "LongBench", "RULER", "Reasoning", "Average"):
+            of = {"model": model, "benchmark": suite}
+            kept[f"{model}, {suite}"] = {m: paper.value("table1_accuracy", method=m, **of) for m in names}
+    table = pd.DataFrame(kept).T.reindex(columns=names)
+    return table.div(table[names[0]], axis=0)

@@ -87,7 +87,7 @@ def live(results: Iterable[Result], model: str, *, block_size: int, where: str) 
     import pandas as pd
 
     rows = [result.rows(model, 0, {"date": "now", "commit": "here"}) for result in results]
-    cells = _numbers(pd.DataFrame([cell for cell, _ in rows]))
+    cells = numbers(pd.DataFrame([cell for cell, _ in rows]))
     samples = [sample for _, sample in rows]
     compared = _with_share(paired(samples), block_size)
     return Evaluation(_with_share(cells, block_size), samples, compared, where)
@@ -97,14 +97,14 @@ def paired(samples: Sequence[dict[str, str]]):
     """Rows of pairs.csv from rows of samples.csv, as a DataFrame of numbers."""
     import pandas as pd
 
-    return _numbers(pd.DataFrame(pairs(samples)))
+    return numbers(pd.DataFrame(pairs(samples)))
 
 
-def _numbers(table):
-    """Columns of text as numbers, where all of one are."""
+def numbers(table):
+    """Columns of text as numbers, where all of one are; what is missing is NaN."""
     for column in table:
         try:
-            table[column] = table[column].astype(float)
+            table[column] = table[column].replace("", "nan").astype(float)
         except ValueError:
             continue
     return table
@@ -198,10 +198,14 @@ def task_table(cells, wanted: Sequence[tuple[int, float]]):
 
 def pair_table(pairs, wanted: Sequence[tuple[int, float]], baselines: Sequence[str], method: str = "sparda"):
     """Paired differences of a method with others at some (context, share): tasks, then their mean."""
+    import pandas as pd
+
     rows = pairs[(pairs["method"] == method) & pairs["baseline"].isin(baselines)]
     places = [place in wanted for place in zip(rows["context"], rows["share"], strict=True)]
     rows = rows[places].assign(last=lambda t: t["task"] == AVERAGE)
-    return rows.sort_values(["context", "share", "last", "task"]).drop(columns="last").reset_index(drop=True)
+    rows["baseline"] = pd.Categorical(rows["baseline"], list(baselines), ordered=True)
+    rows = rows.sort_values(["context", "share", "last", "task", "baseline"], ignore_index=True)
+    return rows.drop(columns="last").astype({"baseline": str})
 
 
 def with_recall(means, recall):

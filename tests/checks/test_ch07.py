@@ -72,7 +72,7 @@ CASES = [
             lambda **of: index(**of, heads=of["shape"].n_heads),
             lambda **of: index(**of, size=4),
             lambda **of: index(**of, size=1),
-            lambda **of: index(**(of | {"method": "infinigen"})),
+            lambda *, method, **of: index(method="infinigen", **of),
             lambda **_: 1,
         ],
     ),

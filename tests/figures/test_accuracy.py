@@ -1,0 +1,174 @@
+"""Chapter 07's tables and figures: which tasks count, what is averaged, what is paired, what is drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparda.evaluation.accuracy import ACCURACY, AVERAGE, PAIRS, SAMPLES, Result, pairs
+from sparda.evaluation.recall import RECALL
+from sparda.evaluation.statistics import wilson
+from sparda.figures import accuracy, accuracy_data
+from sparda.measure import tables
+
+pd = pytest.importorskip("pandas")
+
+RUN = {"date": "2026-01-01", "commit": "abc"}
+ABOUT = {"device": "A GPU", **RUN}
+EASY, MANY, HARD = "niah_single_prose", "niah_multivalue_prose", "common_words"
+
+
+def result(method, task, right, k=8, context=4096, of=1):
+    return Result(method, task, context, k, right, of, [""] * len(right), 0.0)
+
+
+def results():
+    """Dense and two methods on two tasks that count and one that does not; the oracle on one."""
+    made = []
+    for method, gain in (("dense", 2), ("sparse", 0), ("sparda", 1)):
+        k = 64 if method == "dense" else 8
+        made.append(result(method, EASY, [1] * (6 + gain) + [0] * (4 - gain), k))
+        made.append(result(method, MANY, [4] * gain + [2] * 4 + [0] * (6 - gain), k, of=4))
+        made.append(result(method, HARD, [1] * gain + [0] * (10 - gain), k))
+    return [*made, result("oracle", EASY, [1] * 10), result("sparse", EASY, [1] * 9 + [0], k=16)]
+
+
+@pytest.fixture
+def live():
+    return accuracy_data.live(results(), "tiny", block_size=64, where="here")
+
+
+def write(folder, name, rows):
+    table = {"accuracy": ACCURACY, "samples": SAMPLES, "pairs": PAIRS, "recall": RECALL}[name]
+    tables.keep(table, rows, folder / "a-gpu", ABOUT)
+
+
+def recall_rows():
+    of = {"model": "tiny", "context": 4096, "budget_blocks": 8, "seed": 0, **RUN}
+    mass = {"sparse": (0.8, 0.84), "sparda": (0.84, 0.88), "forced": (0.7, 0.7)}
+    return [
+        RECALL.row(method=m, text=text, layer=layer, head="mean", mass_recall=value, agreement=0.7, **of)
+        for m, values in mass.items()
+        for text, value in zip(("a", "b"), values, strict=True)
+        for layer in (0, "mean")
+    ]
+
+
+def test_what_is_not_committed_is_none_and_named(tmp_path):
+    assert accuracy_data.committed("a-gpu", tmp_path) is None
+    assert accuracy_data.read("recall", "a-gpu", tmp_path) is None
+    for name in ("accuracy", "recall"):
+        assert f"sparda eval {name}" in accuracy_data.missing(name)
+
+
+def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):
+    rows = [r.rows("tiny", 0, RUN) for r in results()]
+    write(tmp_path, "accuracy", [cell for cell, _ in rows])
+    write(tmp_path, "samples", [sample for _, sample in rows])
+    for with_pairs in (False, True):
+        if with_pairs:
+            write(tmp_path, "pairs", pairs([sample for _, sample in rows]))
+        kept = accuracy_data.committed("a-gpu", tmp_path)
+        assert kept is not None
+        assert kept.where == "A GPU · 2026-01-01 · commit abc"
+        key = ["method", "task", "share"]
+        ours, theirs = (e.cells.set_index(key)["accuracy"].sort_index() for e in (kept, live))
+        assert ours.tolist() == theirs.tolist()
+        key = ["method", "baseline", "task", "share"]
+        ours, theirs = (e.pairs.set_index(key)["difference"].sort_index() for e in (kept, live))
+        assert ours.to_dict() == pytest.approx(theirs.to_dict(), abs=1e-3)
+
+
+def test_of_several_seeds_the_first_is_shown(tmp_path):
+    for seed, right in ((3, [1, 1]), (1, [0, 1])):
+        write(tmp_path, "accuracy", [result("sparse", EASY, right).rows("tiny", seed, RUN)[0]])
+    kept = accuracy_data.read("accuracy", "a-gpu", tmp_path)
+    assert kept is not None
+    assert (list(kept.rows["seed"]), list(kept.rows["accuracy"])) == ([1], [0.5])
+
+
+def test_a_task_counts_where_dense_scores_over_a_fifth(live):
+    assert accuracy_data.counted(live.cells, 4096, 0.125) == [EASY, MANY]
+    without = live.cells[live.cells["method"] != "dense"]
+    assert accuracy_data.counted(without, 4096, 0.125) == [EASY, MANY, HARD]
+
+
+def test_only_methods_with_every_counted_task_have_an_average(live):
+    means = accuracy_data.averages(live.cells).set_index(["share", "method"])
+    assert set(means.loc[0.125].index) == {"dense", "sparse", "sparda"}  # the oracle has one task of two
+    assert means.loc[(0.125, "sparse"), "accuracy"] == pytest.approx((0.6 + 0.2) / 2)
+    assert means.loc[(0.25, "sparse"), "tasks"] == 1
+
+
+def test_an_average_of_one_task_has_its_interval_and_of_many_a_narrower_one():
+    low, high = wilson(8, 10)
+    assert accuracy_data.average([0.8], [low], [high]) == pytest.approx((0.8, low, high))
+    mean, below, above = accuracy_data.average([0.8] * 4, [low] * 4, [high] * 4)
+    assert mean == pytest.approx(0.8)
+    assert (0.8 - below, above - 0.8) == pytest.approx(((0.8 - low) / 2, (high - 0.8) / 2))
+
+
+def test_the_nearest_measured_point_is_found_by_context_first(live):
+    assert accuracy_data.points(live.cells) == [(4096, 0.125), (4096, 0.25)]
+    assert accuracy_data.nearest(live.cells, 8192, 0.3) == (4096, 0.25)
+    with pytest.raises(ValueError, match="evaluate sparse or sparda"):
+        accuracy_data.nearest(live.cells[live.cells["method"] == "dense"], 4096, 0.125)
+
+
+def test_pairs_come_task_by_task_with_the_average_last(live):
+    table = accuracy_data.pair_table(live.pairs, [(4096, 0.125)], ["sparse", "dense"])
+    assert list(table["task"].drop_duplicates())[-1] == AVERAGE
+    row = table[(table["task"] == EASY) & (table["baseline"] == "sparse")].iloc[0]
+    assert (row["difference"], row["better"], row["worse"]) == (0.1, 1, 0)
+
+
+def test_recall_joins_by_method_context_and_k_as_a_mean_over_texts(live):
+    means = accuracy_data.averages(live.cells)
+    both = accuracy_data.with_recall(means, accuracy_data.numbers(pd.DataFrame(recall_rows())))
+    assert both.set_index("method")["mass_recall"].to_dict() == pytest.approx(
+        {"sparse": 0.82, "sparda": 0.86}
+    )
+
+
+def test_of_several_answers_none_some_and_all_are_told_apart(live):
+    found = accuracy_data.said(live.samples, [EASY, MANY], 4096, 8).set_index("method")
+    assert set(found["task"]) == {MANY}
+    assert found.loc["SparDA", ["none", "some", "all"]].tolist() == pytest.approx([0.5, 0.4, 0.1])
+    assert found.loc["Dense", "all"] == pytest.approx(0.2)
+
+
+def test_figures_show_each_method_once_in_the_legend_and_are_stamped(live):
+    places = [(4096, 0.125), (4096, 0.25)]
+    by_task = accuracy_data.task_table(live.cells, places)
+    compared = accuracy_data.pair_table(live.pairs, places[:1], ["sparse"])
+    means = accuracy_data.averages(live.cells)
+    both = accuracy_data.with_recall(means, accuracy_data.numbers(pd.DataFrame(recall_rows())))
+    figures = [
+        accuracy.task_figure(by_task, where="A GPU"),
+        accuracy.pair_figure(compared, where="A GPU"),
+        accuracy.context_figure(accuracy.context_table(means), where="A GPU"),
+        accuracy.recall_figure(both, where="A GPU"),
+    ]
+    for figure in figures:
+        assert figure.layout.meta["stamp"].startswith("measured · A GPU")
+        shown = [trace.name for trace in figure.data if trace.showlegend is not False]
+        assert len(shown) == len(set(shown)) > 0
+    assert {"Dense", "Sparse", "SparDA", "oracle"} == {trace.name for trace in figures[0].data}
+
+
+def test_seven_methods_have_seven_looks():
+    looks = [(m["color"], m["symbol"]) for m in (accuracy._mark(name)["marker"] for name in accuracy.LABELS)]
+    assert len(set(looks)) == len({symbol for _, symbol in looks}) == 7
+
+
+def test_published_panels_hold_the_published_numbers(live):
+    table = accuracy.context_table(accuracy_data.averages(live.cells))
+    nosa = table[table["panel"] == "NOSA-8B, published"].set_index(["method", "context"])["accuracy"]
+    assert nosa["sparda", 131_072] == pytest.approx(0.45)
+    assert nosa["dense", 32_768] == pytest.approx(0.862)
+
+
+def test_what_is_kept_of_dense_stands_beside_table_1(live):
+    kept = accuracy.kept_of_dense(accuracy_data.averages(live.cells), [(4096, 0.125)])
+    assert (kept["Dense"] == 1).all()
+    assert kept.iloc[0]["Sparse"] == pytest.approx(0.4 / 0.6)
+    assert kept.loc["MiniCPM4.1-8B, RULER", "SparDA"] == pytest.approx(78.7 / 85.3)
