@@ -100,6 +100,17 @@ def overall(run: Run, *, context: int):
     return rows.set_index(index)[columns].sort_values([*index[:2], "mass_recall"])
 
 
+def closed(run: Run):
+    """Gap closed by Forecast and InfiniGen, means over the layers but layer 0: a row a text, context and k."""
+    rows = run.rows[run.rows["layer"].astype(str) == "mean"]
+    rows = rows.assign(series=rows["method"].map(SERIES)).dropna(subset=["series"])
+    wide = rows.pivot_table(
+        index=["text", "context", "budget_blocks"], columns="series", values="mass_recall"
+    )
+    ours = [name for name in ("Forecast", "InfiniGen") if name in wide]
+    return wide[ours].apply(lambda column: gap_closed(column, wide["query"], wide["oracle"]))
+
+
 def longest(run: Run) -> tuple[int, int]:
     """The longest context of recall.csv, and its smallest k."""
     context = int(run.rows["context"].max())

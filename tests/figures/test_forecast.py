@@ -112,7 +112,11 @@ def recall_rows():
     rows = [
         (text, method, layer, head, level, 0.1, 0.05, 0.15, 0.7)
         for text in ("jargon_file", "king_james")
-        for method, level in (("sparse", 0.5), ("sparda", 0.6 + 0.2 * (text == "king_james")))
+        for method, level in (
+            ("sparse", 0.5),
+            ("oracle", 0.9),
+            ("sparda", 0.6 + 0.2 * (text == "king_james")),
+        )
         for layer, head in ((0, 0), (0, "mean"), (1, 0), (1, "mean"), ("mean", "mean"))
     ]
     columns = ["text", "method", "layer", "head", "mass_recall", "gain", "gain_low", "gain_high", "agreement"]
@@ -126,12 +130,13 @@ def test_recall_is_read_by_layer_and_head_without_the_means(data):
     assert run.where == "a device · a day · commit abc"
     assert forecast_data.longest(run) == (8192, 16)
     table = forecast_data.recalls(run, context=8192, budget_blocks=16)
-    assert len(table) == 2 * 2
+    assert len(table) == 3 * 2
     assert set(table.loc[table["series"] == "Forecast", "mass_recall"].round(6)) == {0.7}  # mean of texts
     gains = forecast_data.gains(run, context=8192, budget_blocks=16)
     assert gains["layer"].tolist() == [0, 1, 0, 1]
     assert gains["low"].tolist() == [0.05] * 4
-    assert len(forecast_data.overall(run, context=8192)) == 4
+    assert len(forecast_data.overall(run, context=8192)) == 6
+    assert forecast_data.closed(run)["Forecast"].tolist() == pytest.approx([0.25, 0.75])
 
 
 def test_a_recall_file_without_a_forecast_counts_as_missing(data):
