@@ -101,7 +101,7 @@ def overall(run: Run, *, context: int):
 
 
 def closed(run: Run):
-    """Gap closed by Forecast and InfiniGen, means over the layers but layer 0: a row a text, context and k."""
+    """Gap closed by Forecast and InfiniGen, means over the layers but layer 0, by text, context and k."""
     rows = run.rows[run.rows["layer"].astype(str) == "mean"]
     rows = rows.assign(series=rows["method"].map(SERIES)).dropna(subset=["series"])
     wide = rows.pivot_table(
