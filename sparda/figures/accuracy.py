@@ -187,14 +187,8 @@ def recall_figure(table, *, note: str = "", where: str = ""):
             line={"color": TEXT, "width": 1, "dash": "dot"},
         )  # fmt: skip
         name = f"{context_name(context)}, {100 * share:g} %"
-        figure.add_annotation(
-            x=last["mass_recall"],
-            y=100 * last["accuracy"],
-            text=name,
-            showarrow=False,
-            xanchor="left",
-            xshift=9,
-        )
+        place: Any = {"x": last["mass_recall"], "y": 100 * last["ci_high"], "yanchor": "bottom", "yshift": 4}
+        figure.add_annotation(**place, text=name, showarrow=False, font={"size": 12})
     for method in (m for m in LABELS if m in set(table["method"])):
         part = table[table["method"] == method]
         figure.add_scatter(
