@@ -2,9 +2,11 @@
 
 Two recipes. The paper's: the query's own scores of compressed keys are the teacher, the windows of its best
 blocks and one bucket for all the rest are compared. Ours: the exact attention mass of every block is the
-teacher, and block scores, pooled as at inference, are compared over all blocks that are not forced.
+teacher, and block scores, pooled as at inference, are compared over all blocks that are not forced. A second
+phase can then lower what is to be low in the end, the mass that a (softened) choice misses.
 
     loss of one query = w * KL(target || softmax(prediction))         float32, mean over heads and queries
+                      = mass of free blocks that are not chosen       objective "recall"
 
 Everything works on any leading dimension [X, H, ...]: layers and sequences lie side by side. Nothing is ever
 T x T: few queries are looked at, a slice at a time. Gradients reach the prediction only.
@@ -18,7 +20,7 @@ Check value: blocks 1 and 2 hold 3/4 and 1/4 of the mass, both are scored alike:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -27,9 +29,15 @@ from torch.nn.functional import pad
 
 from sparda import blocks
 from sparda.attention import query_slices
+from sparda.soft_topk import soft_topk
 from sparda.spec import Sparsity
 
 Teacher = Literal["mass", "fine", "coarse"]
+KNOWN = {
+    "teacher": ("mass", "fine", "coarse"),
+    "pooling": ("exact", "released"),
+    "objective": ("divergence", "recall"),
+}
 NEG_INF = float("-inf")
 
 
@@ -43,6 +51,8 @@ class Recipe:
     rest     : with "fine" and "coarse": one more entry holds all mass outside the teacher's blocks
     entries  : with "fine" and "coarse": entries a block has, its windows (4) or their sum (1)
     weighted : with "mass": a query counts as much as its mass outside the forced blocks
+    objective: with "mass": "divergence", or "recall", the mass missed at k and at 2 k blocks
+    softness : of "recall": width of the edge between chosen and not, in units of the score
     """
 
     teacher: Teacher = "mass"
@@ -50,11 +60,15 @@ class Recipe:
     rest: bool = True
     entries: int = 4
     weighted: bool = True
+    objective: Literal["divergence", "recall"] = "divergence"
+    softness: float = 1.0
 
     def __post_init__(self):
-        for name, known in (("teacher", ("mass", "fine", "coarse")), ("pooling", ("exact", "released"))):
+        for name, known in KNOWN.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}; choose from {', '.join(known)}")
+        if self.objective == "recall" and (self.teacher != "mass" or self.softness <= 0):
+            raise ValueError("objective recall needs teacher mass and a softness above 0")
 
 
 PAPER = Recipe(teacher="fine")
@@ -146,6 +160,9 @@ def loss(prediction: Tensor, target: Tensor, positions: Tensor, sparsity: Sparsi
         return _window_loss(prediction, target, at, sparsity, recipe)
     n_blocks = target.shape[-1]
     scores = blocks.pool_to_blocks(prediction, n_blocks, sparsity)  # [X, H, P, N]
+    if recipe.objective == "recall":
+        missed = [_missed(scores, target, at, rule, recipe.softness) for rule in budgets(sparsity)]
+        return torch.stack(missed).mean(0)
     free = _free(at, n_blocks, sparsity)
     outside = target.masked_fill(~free, 0.0).sum(-1)
     lost = divergence(target, scores, free)
@@ -158,6 +175,20 @@ def divergence(target: Tensor, scores: Tensor, where: Tensor) -> Tensor:
     wanted = wanted / wanted.sum(-1, keepdim=True).clamp(min=1e-30)
     log_p = scores.masked_fill(~where, NEG_INF).log_softmax(-1).masked_fill(~where, 0.0)
     return (torch.xlogy(wanted, wanted) - wanted * log_p).sum(-1)
+
+
+def budgets(sparsity: Sparsity) -> list[Sparsity]:
+    """What one Forecast serves: k blocks, and 2 k with twice the local ones."""
+    k, local = sparsity.budget_blocks, sparsity.local_blocks
+    return [sparsity, replace(sparsity, budget_blocks=2 * k, local_blocks=2 * local)]
+
+
+def _missed(scores: Tensor, target: Tensor, at: Tensor, sparsity: Sparsity, softness: float) -> Tensor:
+    """Mass of the free blocks that are not chosen, [X, H, P]."""
+    free = _free(at, target.shape[-1], sparsity)
+    forced = blocks.forced_blocks(at[None], target.shape[-1], sparsity)[0].sum(-1)
+    chosen = soft_topk(scores.masked_fill(~free, NEG_INF), sparsity.budget_blocks - forced, softness)
+    return (target * free * (1 - chosen)).sum(-1)
 
 
 def _free(at: Tensor, n_blocks: int, sparsity: Sparsity) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sparda import attention, blocks, distill
+from sparda import attention, blocks, distill, metrics
 from sparda.attention import block_mass
 from sparda.distill import PAPER, Recipe
 from sparda.spec import Sparsity
@@ -202,3 +202,34 @@ def test_32k_tokens_are_taught_under_4_gb_on_a_gpu():
     for recipe in (Recipe(), PAPER, Recipe(teacher="coarse")):
         distill.teach(q, k, at, Sparsity(16, local_blocks=4), recipe)
     assert torch.cuda.max_memory_allocated() < 4e9
+
+
+def test_with_hardly_any_softness_the_recall_objective_is_what_mass_recall_misses():
+    q, k, at = tensors()
+    target = distill.teach(q, k, at, SMALL, Recipe())
+    scores = torch.randn(target.shape, generator=torch.Generator().manual_seed(2))  # without ties
+    for rule in distill.budgets(SMALL):
+        ids = blocks.select_blocks(scores, at.expand(2, -1), rule)
+        want = 1 - metrics.mass_recall(target, ids)
+        torch.testing.assert_close(distill._missed(scores, target, at, rule, 1e-4), want, atol=1e-3, rtol=0)
+
+
+def test_the_recall_objective_is_the_mean_over_both_budgets_and_has_a_gradient():
+    q, k, at = tensors()
+    recipe = Recipe(objective="recall")
+    target = distill.teach(q, k, at, SMALL, recipe)
+    forecast = q[:, ::2].clone().requires_grad_()
+    scores = distill.predict(forecast, blocks.compress_keys(k, SMALL), at, SMALL)
+    lost = distill.loss(scores, target, at, SMALL, recipe)
+    pooled = blocks.pool_to_blocks(scores, target.shape[-1], SMALL)
+    parts = [distill._missed(pooled, target, at, rule, 1.0) for rule in distill.budgets(SMALL)]
+    torch.testing.assert_close(lost, (parts[0] + parts[1]) / 2)
+    lost.mean().backward()
+    assert forecast.grad.isfinite().all()
+    assert forecast.grad.abs().sum() > 0
+
+
+def test_the_recall_objective_needs_mass_and_a_width():
+    for wrong in ({"teacher": "fine"}, {"softness": 0.0}):
+        with pytest.raises(ValueError, match="teacher mass and a softness above 0"):
+            Recipe(objective="recall", **wrong)

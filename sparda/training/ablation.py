@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparda.distill import PAPER, Recipe
+from sparda.distill import PAPER, Recipe, budgets
 from sparda.measure.tables import Table, keep
-from sparda.training.command import USUAL, add_options, budgets, plan_of
+from sparda.training.command import USUAL, add_options, plan_of
 from sparda.training.plan import Plan
 
 TABLE = Table(
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     options = parser.parse_args(arguments)
     plan = plan_of(options)
-    place = setting.prepare(options, plan, budgets(plan))
+    place = setting.prepare(options, plan, budgets(plan.sparsity))
     rows = compare(place.model, plan, place.train, place.validation, options.variants, options.seeds[0])
     about = describe_machine()
     stamp = {"model": options.model, "commit": about["commit"], "date": about["date"]}

@@ -25,6 +25,9 @@ def write(folder: Path, plan: Plan, seeds: list[int], data: dict[str, Any], **ab
         "command": " ".join(["sparda", *sys.argv[1:]]),
         **about,
     }
+    before = Path(plan.init) / "card.json"
+    if before.exists():
+        card["went_on_from"] = json.loads(before.read_text(encoding="utf-8"))
     path, part = folder / "card.json", folder / "card.json.part"
     part.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     os.replace(part, path)

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparda.distill import Recipe
+from sparda.distill import Recipe, budgets
 from sparda.spec import Sparsity
-from sparda.training.plan import Plan
+from sparda.training.plan import Plan, weights_file
 
 HELP = "distil a Forecast from a frozen model; weights, log and run card go to one folder"
 USUAL = Plan()
@@ -25,12 +25,15 @@ PLAN = {
     "step_positions": "and how many sampled queries of each",
     "passes": "how often a round's queries are used", "lr": "AdamW's learning rate, with warm-up and cosine",
     "warmup": "steps", "weight_decay": "of AdamW", "clip": "gradient norm; 0 does not clip",
-    "init": "query (the next layer's queries) or random", "noise": "random share added to init query",
+    "init": "query (the next layer's queries), random, or the folder of a run to go on from",
+    "noise": "random share added to init query",
     "heads": "Forecast heads a KV head",
 }  # fmt: skip
 RECIPE = {
     "teacher": "mass (exact, of blocks), fine (the paper) or coarse", "pooling": "of fine: exact or released",
     "entries": "of fine and coarse: entries a block has, 4 or 1",
+    "objective": "of mass: divergence, or recall, the mass that the choice misses",
+    "softness": "of objective recall: width of the choice's edge, in units of the score",
 }  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def _train(options: argparse.Namespace) -> int:
     from sparda.training.loop import Run
 
     plan = plan_of(options)
-    place = setting.prepare(options, plan, budgets(plan))
+    place = setting.prepare(options, plan, budgets(plan.sparsity))
     work = Run(
         place.model, plan, place.train, place.validation, options.out, options.seeds, options.batch,
         options.keep_every, options.minutes and 60 * options.minutes, place.accelerator,
@@ -114,16 +117,9 @@ def _train(options: argparse.Namespace) -> int:
         about = {"train": place.train.source, "train_sequences": len(place.train)}
         about |= {"held_out": place.held_out.source, "model": options.model}
         for seed, student in zip(options.seeds, students, strict=True):
-            name = "forecast" if seed == options.seeds[0] else f"forecast-seed{seed}"
-            print(student.export().save(options.out / f"{name}.safetensors", model=options.model))
+            print(student.export().save(options.out / weights_file(seed, options.seeds), model=options.model))
         card.write(
             options.out, plan, options.seeds, about, rounds_done=work.round,
             processes=place.accelerator.num_processes, recall=place.validation.by_layer(students),
         )  # fmt: skip
     return 0
-
-
-def budgets(plan: Plan) -> list[Sparsity]:
-    """Where recall is measured: at the plan's k, and at twice that with twice the local blocks."""
-    rule = plan.sparsity
-    return [rule, Sparsity(2 * rule.budget_blocks, local_blocks=2 * rule.local_blocks)]

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparda.forecast import Forecast, Shape
 from sparda.training import checkpoint
 from sparda.training.backbone import Backbone, Seen
 from sparda.training.data import Sequences
-from sparda.training.plan import Plan
+from sparda.training.plan import Plan, weights_file
 from sparda.training.student import Student
 from sparda.training.validate import Validation
 
@@ -93,18 +94,23 @@ class Run:
                 f"{self.accelerator.num_processes} processes; use a multiple"
             )
         self.backbone = Backbone(self.model, self.plan.sparsity, self.plan.recipe)
-        self.learners = [
-            Learner(
-                seed,
-                Student.of(self.model, self.plan.init, self.plan.heads, seed, self.plan.noise),
-                self.plan,
-            )
-            for seed in self.seeds
-        ]
+        self.learners = [Learner(seed, self._beginner(seed), self.plan) for seed in self.seeds]
         self.round = checkpoint.load(self.folder, self.plan, self.learners)
         if self.accelerator.is_main_process:
             _forget_after(self.folder / "log.csv", self.round if self.learners[0].steps else -1)
         self.bar = self._new_bar()
+
+    def _beginner(self, seed: int) -> Student:
+        """A seed's student: new, or as another run left it."""
+        plan = self.plan
+        if plan.init in ("query", "random"):
+            return Student.of(self.model, plan.init, plan.heads, seed, plan.noise)
+        path = Path(plan.init) / weights_file(seed, self.seeds)
+        if not path.exists():
+            raise FileNotFoundError(
+                f"--init is query, random or a folder that `sparda train` has written; there is no {path}"
+            )
+        return Student.resume(Forecast.load(path, Shape.of(self.model)), self.model)
 
     def observe(self, round_: int) -> Seen:
         """This process's sequences of a round."""

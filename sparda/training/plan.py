@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -13,6 +13,11 @@ from torch import Tensor
 
 from sparda.distill import Recipe
 from sparda.spec import Sparsity
+
+
+def weights_file(seed: int, seeds: Sequence[int]) -> str:
+    """Name of a seed's weights in a run's folder; the first seed's are the ones to use."""
+    return "forecast.safetensors" if seed == seeds[0] else f"forecast-seed{seed}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ class Plan:
     step_sequences, step_positions : what of a round one optimiser step sees, of all processes together
     passes    : how often a round's queries are used
     lr, warmup (steps), weight_decay, clip (gradient norm, 0: none): AdamW (0.9, 0.95), cosine to 2 %
-    init      : "query" or "random"; noise: random share added to "query", so that seeds differ
+    init      : "query", "random" or the folder of a run that this one goes on from
+    noise     : random share added to "query", so that seeds differ
     heads     : Forecast heads a KV head; only 1 is what inference reads
     """
 

@@ -56,6 +56,12 @@ class Student(nn.Module):
         noise = noise if heads == 1 else max(noise, 0.1)  # equal heads would stay equal
         return cls(weight + noise * weight.std() * hidden**0.5 * spread.to(weight), n_kv_heads, d)
 
+    @classmethod
+    def resume(cls, forecast: Forecast, model: Any) -> Student:
+        """A student that goes on from trained weights, on the model's device."""
+        weight = torch.stack([w.float() for w in (forecast.current, *forecast.future)])
+        return cls(weight.to(model.device), weight.shape[1] // forecast.head_dim, forecast.head_dim)
+
     def folded(self) -> Tensor:
         """[L, H * n * d, hidden]: the weights that inference uses."""
         scale = self.log_scale.exp().repeat_interleave(self.head_dim, 1)[..., None]

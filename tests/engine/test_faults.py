@@ -130,7 +130,7 @@ def test_a_selector_that_waits_for_the_gpu(make, selector, transport):
 def test_a_fault_inside_a_generated_launcher(make):
     """Triton's have no module name, and their arguments are the engine's tensors."""
     places: dict = {}
-    exec("def launch(*arguments):\n    raise KeyboardInterrupt", places)  # noqa: S102
+    exec("def launch(*arguments):\n    raise KeyboardInterrupt", places)
 
     engine = make("forecast", "lookahead")
     engine.generate(PROMPTS, max_new_tokens=4)

@@ -47,6 +47,19 @@ def test_a_run_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tiny_folder
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_a_second_phase_goes_on_from_the_weights_of_each_seed(tiny_folder, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(arguments(tiny_folder, first, "--seeds", "0,1")) == 0
+    more = ["--seeds", "0,1", "--init", first, "--objective", "recall", "--softness", "0.5", "--lr", "1e-3"]
+    assert main(arguments(tiny_folder, second, *more)) == 0
+    ends, begins = ((f / "log.csv").read_text().splitlines() for f in (first, second))
+    for end, begin in zip(ends[-2:], begins[1:3], strict=True):  # one is in float32, one was read in bf16
+        assert float(begin.split(",")[5]) == pytest.approx(float(end.split(",")[5]), abs=2e-3)
+    card = json.loads((second / "card.json").read_text())
+    assert card["went_on_from"]["plan"]["recipe"]["objective"] == "divergence"
+    assert all((second / name).exists() for name in ("forecast.safetensors", "forecast-seed1.safetensors"))
+
+
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path):
     assert main(arguments(tiny_folder, tmp_path / "one")) == 0
     command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
@@ -71,7 +84,7 @@ def test_two_processes_give_what_one_gives(tiny_folder, tmp_path):
         (["--teacher", "best"], "choose from mass, fine, coarse"),
         (["--length", "64"], "raise --length"),
         (["--model", "no-such-model"], "unknown model"),
-        (["--init", "zero"], "choose query or random"),
+        (["--init", "zero"], "query, random or a folder"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_status_2(tiny_folder, tmp_path, capsys, more, sentence):
