@@ -44,10 +44,13 @@ def published(table: str, systems: Iterable[str]) -> list[tuple]:
     return found
 
 
-def measured(run: Run | None, *, n_tokens: int, hit_rate: float | None = None) -> Any:
+def measured(
+    run: Run | None, *, n_tokens: int, hit_rate: float | None = None, compared: Sequence[str] = ()
+) -> Any:
     """Rows of decode.csv at this context, on a whole card; if they offload, at this hit rate (None: any).
 
-    Rows that replay recorded choices have a rate of their own and are left out.
+    Rows that replay recorded choices have a rate of their own and are left out. Of rows whose layers share
+    host pages those that share least are taken; ``compared`` systems share alike where that was measured.
     """
     import pandas as pd
 
@@ -57,10 +60,18 @@ def measured(run: Run | None, *, n_tokens: int, hit_rate: float | None = None) -
     rows = rows[rows["gpu_memory_gib"].isna() & (rows["choices"] != "recorded")]
     if hit_rate is not None:
         rows = rows[(rows["transport"] == "none") | (rows["hit_rate"] == hit_rate)]
-    rows = rows.sort_values(
-        "host_layers_per_store", kind="stable"
-    )  # each layer its own pages, where it could
+    rows = rows.sort_values("host_layers_per_store", kind="stable")
+    if compared:
+        rows = _sharing_alike(rows[rows["system"].isin(compared)])
     return rows.drop_duplicates(["system", "batch", "hit_rate"]).assign(origin="measured")
+
+
+def _sharing_alike(rows):
+    """For each batch the rows of that sharing at which most systems were measured, the least of such."""
+    count = rows.groupby(["batch", "host_layers_per_store"])["system"].nunique().reset_index()
+    best = count.sort_values(["system", "host_layers_per_store"], ascending=[False, True], kind="stable")
+    best = best.drop_duplicates("batch").set_index("batch")["host_layers_per_store"]
+    return rows[rows["host_layers_per_store"] == rows["batch"].map(best)]
 
 
 def throughput_table(
@@ -132,8 +143,8 @@ def gain_table(
         apart = batch / (floor.memory_s + floor.link_s)
         rows += [("modelled", system, batch, apart) for system in LADDER[:2]]
         rows.append(("modelled", "SparDA", batch, floor.tokens_per_s))
-    ours = measured(run, n_tokens=n_tokens, hit_rate=hit_rate)
-    ours = ours[ours["system"].isin(LADDER) & ours["batch"].isin(batches)]
+    ours = measured(run, n_tokens=n_tokens, hit_rate=hit_rate, compared=LADDER)
+    ours = ours[ours["batch"].isin(batches)]
     return _joined(pd.DataFrame(rows, columns=COLUMNS), ours)
 
 

@@ -73,6 +73,18 @@ def test_rows_whose_layers_share_host_pages_give_way_to_those_that_do_not():
     assert rows["tokens_per_s"].min() > 1
 
 
+def test_the_parts_of_a_gain_come_from_runs_that_shared_host_pages_alike():
+    rows = a_run().rows
+    large = rows["batch"] == 64
+    own = rows[~(large & (rows["system"] == "SparDA, no prefetch"))]  # one part is missing
+    shared = rows[large].assign(host_layers_per_store=4, tokens_per_s=lambda t: t["tokens_per_s"] / 2)
+    run = Run(pd.concat([own, shared]), WHERE)
+    gains = figures.gain_table(**OF, run=run, hit_rate=0.89)
+    ours = gains[gains["origin"] == "measured"].pivot(index="batch", columns="system", values="tokens_per_s")
+    assert ours.loc[64, "SparDA"] == pytest.approx(ours.loc[16, "SparDA"] * 2)  # 4 x the batch, half the rate
+    assert ours.loc[64].notna().all()
+
+
 def test_recorded_choices_are_no_point_at_an_assumed_hit_rate():
     rates = figures.throughput_table(**OF, run=a_run(choices="recorded"), batches=(4,), hit_rate=0.89)
     assert "measured" not in set(rates["origin"])
