@@ -25,9 +25,10 @@ LABELS = {  # methods of sparda.evaluation: what a figure calls them
     "random": "random",
     "oracle": "oracle",
 }
+COMPARED = ("sparse", "sparda")  # with less there is nothing to say
 MISSING = {
-    "accuracy": "accuracy.csv and samples.csv are not committed yet: `sparda eval accuracy` writes them, on "
-    "a machine with a GPU",
+    "accuracy": "accuracy.csv and samples.csv hold no context and budget yet at which both Sparse "
+    "and SparDA ran: `sparda eval accuracy` writes them, on a machine with a GPU",
     "recall": "recall.csv is not committed yet: `sparda eval recall` writes it, on a machine with a GPU",
 }
 _CELL = ["context", "share", "budget_blocks", "method"]
@@ -72,9 +73,12 @@ def read(name: str, device: str = "nvidia-h200", folder: Path = DATA) -> Run | N
 
 
 def committed(device: str = "nvidia-h200", folder: Path = DATA) -> Evaluation | None:
-    """The committed answers; None unless accuracy.csv and samples.csv are there."""
+    """The committed answers; None unless accuracy.csv and samples.csv have a cell of each of ``COMPARED``."""
     cells, samples = (read(name, device, folder) for name in ("accuracy", "samples"))
     if cells is None or samples is None:
+        return None
+    ran = cells.rows.groupby(["context", "budget_blocks"])["method"].agg(set)
+    if not any(methods >= set(COMPARED) for methods in ran):
         return None
     texts = [{str(k): str(v) for k, v in row.items()} for row in samples.rows.to_dict("records")]
     kept = read("pairs", device, folder)

@@ -78,6 +78,14 @@ def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):
         assert ours.to_dict() == pytest.approx(theirs.to_dict(), abs=1e-3)
 
 
+def test_an_evaluation_that_has_not_come_to_sparda_yet_is_none(tmp_path):
+    rows = [r.rows("tiny", 0, RUN) for r in results() if r.method != "sparda"]
+    write(tmp_path, "accuracy", [cell for cell, _ in rows])
+    write(tmp_path, "samples", [sample for _, sample in rows])
+    assert accuracy_data.committed("a-gpu", tmp_path) is None
+    assert "SparDA ran" in accuracy_data.missing("accuracy")
+
+
 def test_of_several_seeds_the_first_is_shown(tmp_path):
     for seed, right in ((3, [1, 1]), (1, [0, 1])):
         write(tmp_path, "accuracy", [result("sparse", EASY, right).rows("tiny", seed, RUN)[0]])
