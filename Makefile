@@ -25,6 +25,8 @@ endif
 # the folder that make runs in holds kernels/, and a well-known package has that name: keep it off the path
 export PYTHONSAFEPATH := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
+# every chapter starts a new Python: without its bytecode each compiles torch and transformers anew, for seconds
+unexport PYTHONDONTWRITEBYTECODE
 # idle threads sleep: spinning ones take the cores from other stages, and from the rest of a laptop
 export OMP_WAIT_POLICY := passive
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
