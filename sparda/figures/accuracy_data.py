@@ -5,7 +5,6 @@ A file that no run has written yet is not an error: ``read`` returns None, and `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sparda.evaluation.accuracy import AVERAGE, COUNTS, Result, pairs
-from sparda.figures.benchmarks import Run
+from sparda.figures import measured
+from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
 
 LABELS = {  # methods of sparda.evaluation: what a figure calls them
@@ -58,18 +58,10 @@ def missing(name: str) -> str:
 
 def read(name: str, device: str = "nvidia-h200", folder: Path = DATA) -> Run | None:
     """The rows of an evaluation's file and where they come from; None where it is not committed."""
-    path = folder / device / f"{name}.csv"
-    if not (path.is_file() and path.with_suffix(".json").is_file()):
+    run = measured.read(name, device, folder, dtype={"right": str, "layer": str, "head": str})
+    if run is None:
         return None
-    import pandas as pd
-
-    runs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["runs"]
-    rows = pd.read_csv(path, dtype={"right": str, "layer": str, "head": str})
-    if rows.empty or not runs:
-        return None
-    commits = ", ".join(sorted({run["commit"] for run in runs}))
-    where = f"{runs[0]['device']} · {max(run['date'] for run in runs)} · commit {commits}"
-    return Run(rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True), where)
+    return Run(run.rows[run.rows["seed"] == run.rows["seed"].min()].reset_index(drop=True), run.where)
 
 
 def committed(device: str = "nvidia-h200", folder: Path = DATA) -> Evaluation | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sparda.bounds import H200_RATES, Rates
-from sparda.figures.benchmarks import Run
+from sparda.figures.measured import Run
 from sparda.figures.style import TEXT, series, stamp
 from sparda.layer_work import decode_work, prefill_work
 from sparda.spec import ModelShape, Sparsity

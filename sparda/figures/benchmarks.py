@@ -6,10 +6,10 @@ A file that no run has written yet is not an error: ``read`` returns None, and `
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sparda.figures import measured
+from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
 from sparda.measure.systems import SYSTEMS
 
@@ -34,14 +34,6 @@ PUBLISHED = {  # method, kv_location of data/paper: the same names
     ("SparDA", "CPU offload"): "SparDA",
     ("InfiniGen", "CPU offload"): "InfiniGen",
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """rows: what came to its end, with a column ``system`` by LABELS; where: device, date and commit."""
-
-    rows: Any
-    where: str
 
 
 def label(selector: str, transport: str, slots: int | None = None, budget_blocks: int = 96) -> str:
@@ -72,16 +64,9 @@ def read(name: str, device: str = "nvidia-h200", folder: Path = DATA) -> Run | N
     """A benchmark's committed rows and where they come from; None where nothing is committed."""
     if name not in BENCHMARKS:
         raise ValueError(f"unknown benchmark {name!r}; choose one of {', '.join(BENCHMARKS)}")
-    table, about = folder / device / f"{name}.csv", folder / device / f"{name}.json"
-    if not (table.is_file() and about.is_file()):
-        return None
-    import pandas as pd
-
-    runs = json.loads(about.read_text(encoding="utf-8"))["runs"]
-    commits = ", ".join(sorted({run["commit"] for run in runs}))
-    where = f"{runs[0]['device']} · {max(run['date'] for run in runs)} · commit {commits}"
-    rows = named(pd.read_csv(table))
-    return Run(rows, where) if len(rows) else None
+    run = measured.read(name, device, folder)
+    rows = None if run is None else named(run.rows)
+    return None if run is None or rows is None or rows.empty else Run(rows, run.where)
 
 
 def missing(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparda.figures.benchmarks import Run
+from sparda.figures.measured import Run
 from sparda.figures.style import DASHES, TEXT, series, stamp
 
 KEPT = ["system", "batch", "cache_slots", "hit_rate", "tokens_per_s", "peak_gpu_gib"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparda import paper
-from sparda.figures.benchmarks import Run
+from sparda.figures.measured import Run
 from sparda.figures.style import series, stamp
 
 FINE, COARSE = "paper", "coarse"  # our variants that are the two settings of Table 6

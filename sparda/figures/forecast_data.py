@@ -9,8 +9,9 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from sparda.figures.benchmarks import Run
+from sparda.figures import measured
 from sparda.figures.forecast import gap_closed
+from sparda.figures.measured import Run
 from sparda.text import data_dir
 from sparda.training.ablation import TABLE as ABLATION
 
@@ -49,18 +50,10 @@ def card(model: str = "smollm2-135m") -> dict | None:
 def read(what: str, device: str = "nvidia-h200") -> Run | None:
     """Rows of "recall" or "ablation" and where they come from; None where no Forecast's are committed."""
     name = {"recall": "recall", "ablation": ABLATION.name}[what]
-    path = data_dir() / "measured" / device / f"{name}.csv"
-    if not (path.is_file() and path.with_suffix(".json").is_file()):
+    run = measured.read(name, device, data_dir() / "measured")
+    if run is None or (what == "recall" and "sparda" not in set(run.rows["method"])):
         return None
-    import pandas as pd
-
-    runs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["runs"]
-    commits = ", ".join(sorted({run["commit"] for run in runs}))
-    where = f"{runs[0]['device']} · {max(run['date'] for run in runs)} · commit {commits}"
-    rows = pd.read_csv(path)
-    if what == "recall" and "sparda" not in set(rows["method"]):
-        return None
-    return Run(rows, where) if len(rows) else None
+    return run
 
 
 def recalls(run: Run, *, context: int, budget_blocks: int, text: str | None = None):

@@ -7,7 +7,8 @@ from typing import Any
 
 from sparda import paper
 from sparda.bounds import H200_RATES, DecodeBound, Rates, decode_bound, misses_at
-from sparda.figures.benchmarks import PUBLISHED, Run
+from sparda.figures.benchmarks import PUBLISHED
+from sparda.figures.measured import Run
 from sparda.figures.style import series, stamp
 from sparda.spec import ModelShape, Sparsity
 

@@ -8,7 +8,8 @@ from sparda import paper
 from sparda.bounds import H200_RATES
 from sparda.costs import matmul_flops
 from sparda.figures.attention_time import RATES, SELECTOR, thousands
-from sparda.figures.benchmarks import PUBLISHED, Run
+from sparda.figures.benchmarks import PUBLISHED
+from sparda.figures.measured import Run
 from sparda.figures.style import series, stamp
 from sparda.layer_work import prefill_work
 from sparda.spec import ModelShape, Sparsity

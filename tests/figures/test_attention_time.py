@@ -6,7 +6,8 @@ import pytest
 
 from sparda.figures import attention_time as figures
 from sparda.figures import prefill_rates
-from sparda.figures.benchmarks import Run, named
+from sparda.figures.benchmarks import named
+from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
 from sparda.spec import model, sparsity
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparda.figures import cache_slots as figures
-from sparda.figures.benchmarks import Run, named
+from sparda.figures.benchmarks import named
+from sparda.figures.measured import Run
 
 pytest.importorskip("plotly")
 pd = pytest.importorskip("pandas")

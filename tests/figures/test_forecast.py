@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sparda.figures import forecast, forecast_ablation, forecast_data
-from sparda.figures.benchmarks import Run
+from sparda.figures.measured import Run
 
 pytest.importorskip("plotly")
 pd = pytest.importorskip("pandas")

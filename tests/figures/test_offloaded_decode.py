@@ -6,7 +6,8 @@ import pytest
 
 from sparda.figures import offloaded_decode as figures
 from sparda.figures import what_if
-from sparda.figures.benchmarks import Run, named
+from sparda.figures.benchmarks import named
+from sparda.figures.measured import Run
 from sparda.spec import HARDWARE, model, sparsity
 
 pytest.importorskip("plotly")
