@@ -106,7 +106,7 @@ def sweep(
     """
     import pandas as pd
 
-    rows, probe = [], Probe()
+    rows, probe = [], Probe(measures=False)
     for selector, budget in tries:
         sparsity = replace(rule, budget_blocks=budget)
         with attach(model, selector=selector, sparsity=sparsity, probe=probe):

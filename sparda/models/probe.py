@@ -39,10 +39,12 @@ class Record:
 class Probe:
     """Collects one Record per layer and forward pass.
 
-    queries : how many of a pass's last queries to record; None records all of a prompt
+    queries  : how many of a pass's last queries to record; None records all of a prompt
+    measures : False records positions and choices only, which is quick: no scores, recall and agreement NaN
     """
 
     queries: int | None = 1
+    measures: bool = True
     records: list[Record] = field(default_factory=list)
     _passes: dict[int, int] = field(default_factory=dict, repr=False)  # layer -> forward passes seen
     _latest: dict[int, Tensor] = field(default_factory=dict, repr=False)  # layer -> [B, H, k] of last query
@@ -87,29 +89,44 @@ class Probe:
         n_queries = view.queries.shape[2]
         part = slice(0 if self.queries is None else max(0, n_queries - self.queries), n_queries)
         seen, ids = view.at(part), block_ids[:, :, part]
-        mass = block_mass(
-            seen.queries, seen.all_keys, seen.positions, block_size=view.sparsity.block_size, scale=view.scale
-        )
         step = self._passes.get(view.layer, 0)
+        measured = self._measured(selector, seen, ids) if self.measures else _unmeasured(ids)
+        hits = self._hit_rate(view, block_ids, n_queries)
         self.records.append(
             Record(
                 step=step,
                 layer=view.layer,
                 positions=seen.positions,
-                block_scores=selector.block_scores(seen),
                 block_ids=ids,
-                agreement=metrics.agreement(
-                    ids, Query().select(seen), seen.positions, view.n_blocks, view.sparsity
-                ),
-                mass_recall=metrics.mass_recall(mass, ids),
-                hit_rate=self._hit_rate(view, block_ids, n_queries),
+                hit_rate=hits,
+                **measured,
             )
         )
         self._passes[view.layer] = step + 1
         self._latest[view.layer] = block_ids[:, :, -1]
+
+    @staticmethod
+    def _measured(selector: Selector, seen: LayerView, ids: Tensor) -> dict[str, Tensor]:
+        size, rule = seen.sparsity.block_size, seen.sparsity
+        mass = block_mass(seen.queries, seen.all_keys, seen.positions, block_size=size, scale=seen.scale)
+        own = Query().select(seen)
+        return {
+            "block_scores": selector.block_scores(seen),
+            "agreement": metrics.agreement(ids, own, seen.positions, seen.n_blocks, rule),
+            "mass_recall": metrics.mass_recall(mass, ids),
+        }
 
     def _hit_rate(self, view: LayerView, block_ids: Tensor, n_queries: int) -> Tensor:
         before = self._latest.get(view.layer)
         if before is None or n_queries > 1:  # a prompt only seeds
             return torch.full(block_ids.shape[:2], float("nan"))
         return metrics.hit_rate(before, block_ids[:, :, -1])
+
+
+def _unmeasured(ids: Tensor) -> dict[str, Tensor]:
+    nothing = torch.full(ids.shape[:3], float("nan"), device=ids.device)
+    return {
+        "block_scores": nothing.new_empty(*nothing.shape, 0),
+        "agreement": nothing,
+        "mass_recall": nothing,
+    }

@@ -99,6 +99,17 @@ def test_the_probe_can_watch_a_dense_model_over_a_whole_prompt(model):
         attached.probe.at(layer=0)
 
 
+def test_a_probe_without_measures_records_the_same_choices(model):
+    whole, choices = sparda.Probe(), sparda.Probe(measures=False)
+    for probe in (whole, choices):
+        with sparda.attach(model, sparsity=SMALL, probe=probe):
+            model(prompt(130))
+    for full, bare in zip(whole.records, choices.records, strict=True):
+        assert (full.step, full.layer) == (bare.step, bare.layer)
+        assert torch.equal(full.block_ids, bare.block_ids)
+        assert bare.mass_recall.isnan().all()
+
+
 def test_leaving_the_context_restores_the_model_exactly(model):
     tokens = prompt(90)
     config, weights = copy.deepcopy(model.config), copy.deepcopy(model.state_dict())
