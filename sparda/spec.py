@@ -158,6 +158,10 @@ HARDWARE = {
     "rtx4090": Hardware("RTX 4090", 24, 1008, 165, "PCIe 4.0 x16", 32, "NVIDIA Ada whitepaper"),
 }
 
+# Links to host memory, slowest first, GB/s in one direction by datasheet: the cards' own, and an older one.
+LINKS = {"PCIe 3.0 x16": 16.0}  # PCI Express Base Specification 3.0: 8 GT/s, 16 lanes
+LINKS |= {card.link: card.link_gb_per_s for card in sorted(HARDWARE.values(), key=lambda c: c.link_gb_per_s)}
+
 # What one H200 reached in our own runs (PCIe 5.0 x16, torch 2.11, triton 3.6, 2026-11): the rates that
 # modelled times use. They are ceilings to compare with, not promises for another machine.
 MEASURED_H200 = {

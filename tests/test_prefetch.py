@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparda import prefetch, simulate
 from sparda.linkmodel import CTA_COUNTS
-from sparda.prefetch import ASSUMED_LINK, Prefetch, link_model, pick_ctas
+from sparda.prefetch import ASSUMED_LINK, Prefetch, link_model, link_rates, misses_left, pick_ctas
 
 
 def test_eleven_misses_of_two_heads_are_22_runs_of_32_kib_a_sequence():
@@ -75,3 +75,40 @@ def test_every_batch_gets_a_count():
     picks = pick_ctas(ASSUMED_LINK, (1, 16, 64))
     assert list(picks) == [1, 16, 64]
     assert all(1 <= c <= 132 for c in picks.values())
+
+
+def test_more_slots_leave_fewer_misses_and_never_more_than_with_k():
+    left = [misses_left(slots) for slots in (96, 100, 120, 144, 192, 400)]
+    assert left[0] == 1
+    assert left == sorted(left, reverse=True)
+    assert left[-1] > 0
+
+
+def test_without_committed_counts_more_slots_change_nothing(monkeypatch):
+    monkeypatch.setattr(prefetch, "_counted_misses", lambda: {1.0: 1.0})
+    assert [misses_left(slots) for slots in (96, 192)] == [1, 1]
+
+
+@given(
+    batch=st.sampled_from([1, 4, 16, 64]),
+    hit_rate=st.floats(0.5, 1),
+    slots=st.sampled_from([96, 144]),
+    transport=st.sampled_from(["lookahead", "demand", "none"]),
+    link=st.sampled_from([0.0, 12.0, 355.0]),
+)
+def test_no_simulated_step_is_quicker_than_its_bound(batch, hit_rate, slots, transport, link):
+    state = Prefetch(batch=batch, hit_rate=hit_rate, slots=slots, transport=transport, link_gb_per_s=link)
+    assert step_us(state) * 1e-6 >= state.bound().seconds
+
+
+def test_a_preset_link_keeps_the_share_of_its_datasheet_that_was_measured():
+    rates = link_rates()
+    assert rates["PCIe 5.0 x16"] == pytest.approx(link_model()[0].idle_peak)
+    assert list(rates.values()) == sorted(rates.values())
+
+
+def test_slots_below_the_budget_and_unknown_transports_are_refused():
+    with pytest.raises(ValueError, match="take as many or more"):
+        Prefetch(slots=95)
+    with pytest.raises(ValueError, match="transport is one of none, demand, lookahead"):
+        Prefetch(transport="pigeon")

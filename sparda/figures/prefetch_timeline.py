@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from sparda import simulate
 from sparda.figures.style import TEXT, series, stamp
-from sparda.prefetch import Prefetch
+from sparda.prefetch import RULE, Prefetch
 from sparda.timeline import AHEAD, Step
-from sparda.units import format_seconds
+from sparda.units import format_bytes, format_seconds
 
-LOOKS = {"prep": 4, "attention": 0, "rest": 2, "copy": 1, "stall": 5}  # index of series()
+LOOKS = {"prep": 5, "attention": 0, "rest": 2, "copy": 1, "stall": 4}  # index of series()
 MEASURED = LOOKS | {"other": 3}  # what has no mark of its own, the simulator does not know
-PATTERNS = {"prep": "x", "attention": "", "rest": "/", "copy": "\\", "stall": ".", "other": "-"}
+PATTERNS = {"prep": ".", "attention": "", "rest": "/", "copy": "\\", "stall": "x", "other": "-"}
+LINES = {"fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.35, "size": 9, "solidity": 0.2}
 
 
 def timeline_table(step: Prefetch | Step):
@@ -31,13 +32,28 @@ def timeline_table(step: Prefetch | Step):
 
 
 def timeline_title(step: Prefetch | Step, table) -> str:
-    """Length of the step and its stall; a rate only where the step is whole (a trace leaves out the head)."""
+    """Length of the step and its stall; rate and bound only where it is whole (a trace lacks the head)."""
     end = (table["start_us"] + table["us"]).max()
     waits = table.loc[table["kind"] == "stall", "us"].sum()
     share = f"{100 * waits / end:.0f} % of it stall"
     if isinstance(step, Step):
         return f"{format_seconds(end * 1e-6)} in the layers, {share}"
-    return f"{format_seconds(end * 1e-6)} a step, {share}; {step.batch / (end * 1e-6):.0f} tok/s"
+    bound, rate = step.bound(), step.batch / (end * 1e-6)
+    most = f"bound {bound.tokens_per_s:.0f} ({bound.limit})"
+    return f"{format_seconds(end * 1e-6)} a step, {share}; {rate:.0f} tok/s, {most}"
+
+
+def timeline_sentence(step: Prefetch) -> str:
+    """What the timeline says, for a reader who does not see it: rate, bound, stall, hits and slots."""
+    spans, bound = step.spans(), step.bound()
+    end, waits = simulate.makespan(spans) * 1e-6, simulate.stall(spans) * 1e-6
+    hits = 1 - step.misses / RULE.budget_blocks
+    return (
+        f"Simulated: {step.batch / end:.0f} tok/s of at most {bound.tokens_per_s:.0f}, the bound of "
+        f"{'the link' if bound.limit == 'link' else 'GPU memory'}. A step takes {format_seconds(end)}, "
+        f"{format_seconds(waits)} of it exposed stall. Hit rate {hits:.3f} with {step.slots} slots a head, "
+        f"which take {format_bytes(step.slot_bytes)} of GPU memory."
+    )
 
 
 def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars: int = 105):
@@ -52,6 +68,7 @@ def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars:
     end = _shown_us(table, shown_layers)
     figure = go.Figure(_bars(table[table["start_us"] < end], looks))
     figure.update_layout(barmode="overlay", title_text=timeline_title(step, table), title_font_size=15)
+    figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})  # a name that does not fit is left out
     figure.update_xaxes(title=f"us; the first {shown_layers} layers", range=[0, end])
     figure.update_yaxes(categoryorder="array", categoryarray=_lanes(table))
     look = {"note": step.note(), "line_chars": line_chars}
@@ -69,13 +86,15 @@ def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
         rows = table[table["kind"] == kind]
         look = {
             "color": series(index)["marker"]["color"],
-            "pattern": {"shape": PATTERNS[kind]},
-            "opacity": [0.55 if layer % 2 else 1.0 for layer in _layers(rows)],
+            "pattern": {"shape": PATTERNS[kind], **LINES},
+            "opacity": [0.72 if layer % 2 else 1.0 for layer in _layers(rows)],
             "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
         }
         bars.append(go.Bar(
             y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
             customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
+            text=[f"<b>{kind}</b>" if kind == "stall" else task for task in rows["task"]], textangle=0,
+            textposition="inside", insidetextanchor="middle", insidetextfont_color="white",
             legendgroup=kind, showlegend=legend,
         ))  # fmt: skip
     return bars

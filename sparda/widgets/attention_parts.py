@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from sparda.figures.attention_time import floor_table, time_figure
 from sparda.spec import model, sparsity
-from sparda.widgets import runtime
+from sparda.widgets import runtime, shell
 
 MODEL = "minicpm4.1-8b"
 
@@ -42,12 +41,7 @@ def explore_attention(scenario: Scenario | None = None, *, live: bool | None = N
 
     Raises TypeError for an unknown keyword.
     """
-    known = [field.name for field in fields(Scenario)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise TypeError(
-            f"explore_attention does not know {', '.join(unknown)}; it takes {', '.join(known)} and live"
-        )
+    shell.check_names("explore_attention", changes, [field.name for field in fields(Scenario)])
     scenario = replace(scenario or Scenario(), **changes)
     if live if live is not None else runtime.is_live():
         return _live(scenario)
@@ -60,11 +54,13 @@ def _controls(scenario: Scenario) -> dict:
 
     def pick(name: str, values: set[int], label: str):
         value = getattr(scenario, name)
-        quiet = {"continuous_update": False, "style": {"description_width": "110px"}}
-        return W.SelectionSlider(options=sorted(values | {value}), value=value, description=label, **quiet)
+        options = sorted(values | {value})
+        return W.SelectionSlider(options=options, value=value, description=label, **shell.CONTROL)
 
     return {
-        "phase": W.ToggleButtons(options=["prefill", "decode"], value=scenario.phase, description="phase"),
+        "phase": W.Dropdown(
+            options=["prefill", "decode"], value=scenario.phase, description="phase", **shell.AT_ONCE
+        ),
         "n_tokens": pick("n_tokens", {2**p for p in range(13, 21)}, "context"),
         "batch": pick("batch", {1, 4, 16, 64}, "batch (decode)"),
         "budget_blocks": pick("budget_blocks", {34, 48, 64, 96, 128, 192}, "budget k"),
@@ -73,19 +69,5 @@ def _controls(scenario: Scenario) -> dict:
 
 
 def _live(scenario: Scenario):
-    import ipywidgets as W
-    import plotly.graph_objects as go
-
-    chart: Any = go.FigureWidget(scenario.figure())
     controls = _controls(scenario)
-
-    def redraw(_change):
-        fresh: Any = Scenario(**{name: c.value for name, c in controls.items()}).figure()
-        with chart.batch_update():
-            for old, new in zip(chart.data, fresh.data, strict=True):
-                old.update(x=new.x, y=new.y)
-            chart.layout.title, chart.layout.yaxis.title = fresh.layout.title, fresh.layout.yaxis.title
-
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    return W.VBox([*controls.values(), chart])
+    return shell.simple(controls, lambda chosen: Scenario(**chosen).figure(), figure="attention_time_prefill")

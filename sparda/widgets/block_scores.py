@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table, without_nan
-from sparda.widgets import runtime
+from sparda.widgets import runtime, shell
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,7 @@ def explore_blocks(
     Raises TypeError for an unknown keyword, ValueError for a value outside of the maps.
     """
     known = [field.name for field in fields(View)]
-    if unknown := sorted(set(changes) - set(known)):
-        raise TypeError(
-            f"explore_blocks does not know {', '.join(unknown)}; it takes {', '.join(known)}, note and live"
-        )
+    shell.check_names("explore_blocks", changes, known, also=("note", "live"))
     view = _within(maps, replace(view or View(), **changes))
     draw = _painter(maps, note)
     if live if live is not None else runtime.is_live():
@@ -81,39 +77,24 @@ def _controls(maps: ScoreMaps, view: View) -> dict:
     """One ipywidget a field of View, by the field's name."""
     import ipywidgets as W
 
-    quiet = {"continuous_update": False, "style": {"description_width": "90px"}}
     n_layers, n_heads, _, n_blocks = maps.scores.shape
     least = maps.sparsity.forced_blocks
     return {
-        "layer": W.IntSlider(view.layer, 0, n_layers - 1, description="layer", **quiet),
-        "head": W.IntSlider(view.head, 0, n_heads - 1, description="KV head", **quiet),
+        "layer": W.IntSlider(view.layer, 0, n_layers - 1, description="layer", **shell.CONTROL),
+        "head": W.IntSlider(view.head, 0, n_heads - 1, description="KV head", **shell.CONTROL),
         "position": W.SelectionSlider(
-            options=maps.positions.tolist(), value=view.position, description="query", **quiet
+            options=maps.positions.tolist(), value=view.position, description="query", **shell.CONTROL
         ),
         "budget_blocks": W.IntSlider(
-            view.budget_blocks, least, max(least, n_blocks), description="budget k", **quiet
+            view.budget_blocks, least, max(least, n_blocks), description="budget k", **shell.CONTROL
         ),
     }
 
 
 def _live(maps: ScoreMaps, view: View, draw):
-    import ipywidgets as W
-    import plotly.graph_objects as go
+    def live_draw(chosen: dict):
+        figure = draw(View(**chosen))
+        figure.data[0].z = without_nan(figure.data[0].z)
+        return figure
 
-    first = draw(view)
-    first.data[0].z = without_nan(first.data[0].z)
-    chart: Any = go.FigureWidget(first)
-    controls = _controls(maps, view)
-
-    def redraw(_):
-        fresh = draw(View(**{name: control.value for name, control in controls.items()}))
-        with chart.batch_update():
-            chart.data[0].z = without_nan(fresh.data[0].z)
-            for old, new in zip(chart.data[1:], fresh.data[1:], strict=True):
-                old.update(x=new.x, y=new.y, customdata=new.customdata)
-            chart.layout.title = fresh.layout.title
-
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    boxes = list(controls.values())
-    return W.VBox([W.HBox([W.VBox(boxes[:2]), W.VBox(boxes[2:])]), chart])
+    return shell.simple(_controls(maps, view), live_draw, figure="block_score_map")

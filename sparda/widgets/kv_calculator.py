@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 from sparda.figures.kv_scenario import Scenario, scenario_figure
 from sparda.spec import HARDWARE, MODELS
-from sparda.widgets import runtime
+from sparda.widgets import runtime, shell
 
 STATIC_BATCHES = (4, 16, 64)
 
@@ -21,12 +20,7 @@ def explore_kv(scenario: Scenario | None = None, *, live: bool | None = None, **
 
     Raises TypeError for an unknown keyword and KeyError for an unknown model or GPU.
     """
-    known = [field.name for field in fields(Scenario)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise TypeError(
-            f"explore_kv does not know {', '.join(unknown)}; it takes {', '.join(known)} and live"
-        )
+    shell.check_names("explore_kv", changes, [field.name for field in fields(Scenario)])
     scenario = replace(scenario or Scenario(), **changes)
     if live if live is not None else runtime.is_live():
         return _live(scenario)
@@ -37,54 +31,49 @@ def _controls(scenario: Scenario) -> dict:
     """One ipywidget for each field that a reader may change, by the field's name."""
     import ipywidgets as W
 
-    quiet = {"continuous_update": False, "style": {"description_width": "110px"}}
     contexts = sorted({2**p for p in range(13, 21)} | {scenario.n_tokens})
     batches = sorted({1, 2, 4, 8, 16, 32, 64, 128} | {scenario.batch})
     budgets = sorted({34, 48, 64, 96, 128, 192, 256} | {scenario.budget_blocks})
     link = scenario.card.link_gb_per_s
     return {
-        "model": W.Dropdown(options=sorted(MODELS), value=scenario.model.lower(), description="model"),
-        "gpu": W.Dropdown(options=sorted(HARDWARE), value=scenario.gpu.lower(), description="GPU"),
+        "model": W.Dropdown(
+            options=sorted(MODELS), value=scenario.model.lower(), description="model", **shell.AT_ONCE
+        ),
+        "gpu": W.Dropdown(
+            options=sorted(HARDWARE), value=scenario.gpu.lower(), description="GPU", **shell.AT_ONCE
+        ),
         "dtype_bytes": W.Dropdown(
-            options=[("bf16", 2), ("fp8", 1), ("float32", 4)], value=scenario.dtype_bytes, description="dtype"
+            options=[("bf16", 2), ("fp8", 1), ("float32", 4)],
+            value=scenario.dtype_bytes,
+            description="dtype",
+            **shell.AT_ONCE,
         ),
         "n_tokens": W.SelectionSlider(
-            options=contexts, value=scenario.n_tokens, description="context", **quiet
+            options=contexts, value=scenario.n_tokens, description="context", **shell.CONTROL
         ),
-        "batch": W.SelectionSlider(options=batches, value=scenario.batch, description="batch", **quiet),
+        "batch": W.SelectionSlider(
+            options=batches, value=scenario.batch, description="batch", **shell.CONTROL
+        ),
         "budget_blocks": W.SelectionSlider(
-            options=budgets, value=scenario.budget_blocks, description="budget k", **quiet
+            options=budgets, value=scenario.budget_blocks, description="budget k", **shell.CONTROL
         ),
         "hit_rate": W.FloatSlider(
-            value=scenario.hit_rate, min=0, max=1, step=0.01, description="hit rate", **quiet
+            value=scenario.hit_rate, min=0, max=1, step=0.01, description="hit rate", **shell.CONTROL
         ),
         "link_gb_per_s": W.FloatSlider(
-            value=link, min=8, max=max(500.0, link), step=1, description="link, GB/s", **quiet
+            value=link, min=8, max=max(500.0, link), step=1, description="link, GB/s", **shell.CONTROL
         ),
     }
 
 
 def _live(scenario: Scenario):
-    import ipywidgets as W
-    import plotly.graph_objects as go
-
-    chart: Any = go.FigureWidget(scenario_figure(scenario))
     controls = _controls(scenario)
+    link = controls["link_gb_per_s"]
 
-    def redraw(change):
-        if change["owner"] is controls["gpu"]:
-            link = HARDWARE[change["new"]].link_gb_per_s
-            if controls["link_gb_per_s"].value != link:
-                controls["link_gb_per_s"].value = link  # its own change draws
-                return
-        chosen = {name: control.value for name, control in controls.items()}
-        fresh: Any = scenario_figure(Scenario(**chosen))
-        with chart.batch_update():
-            for old, new in zip(chart.data, fresh.data, strict=True):
-                old.y = new.y
-            chart.layout.title = fresh.layout.title
+    def other_card(change):
+        link.value = HARDWARE[change["new"]].link_gb_per_s
 
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    boxes = list(controls.values())
-    return W.VBox([W.HBox([W.VBox(boxes[:4]), W.VBox(boxes[4:])]), chart])
+    controls["gpu"].observe(other_card, names="value")
+    return shell.simple(
+        controls, lambda chosen: scenario_figure(Scenario(**chosen)), figure="kv_memory_vs_context"
+    )

@@ -1,17 +1,20 @@
-"""The timeline of chapter 04: five controls over ``figures.prefetch_timeline``; watch the stall appear."""
+"""The timeline of chapters 04 and 06: controls over ``figures.prefetch_timeline``; watch a stall appear."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
-from sparda.figures.prefetch_timeline import timeline_figure
+from sparda.figures.prefetch_timeline import timeline_figure, timeline_sentence
 from sparda.linkmodel import CTA_COUNTS
-from sparda.prefetch import Prefetch
+from sparda.prefetch import RULE, Prefetch, link_rates
+from sparda.spec import LINKS
 from sparda.timeline import Step, nearest
-from sparda.widgets import runtime
+from sparda.widgets import runtime, shell
 
 STATIC = ({"transport": "demand"}, {"transport": "lookahead"}, {"transport": "lookahead", "batch": 64})
+OTHER = "another rate"
 
 
 def explore_prefetch(state: Prefetch | None = None, *, live: bool | None = None, **changes):
@@ -23,14 +26,9 @@ def explore_prefetch(state: Prefetch | None = None, *, live: bool | None = None,
 
     The measured step is the committed one of the same transport at the nearest batch; its stamp names both.
 
-    Raises TypeError for an unknown keyword.
+    Raises TypeError for an unknown keyword, ValueError for fewer slots than k or an unknown transport.
     """
-    known = [field.name for field in fields(Prefetch)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise TypeError(
-            f"explore_prefetch does not know {', '.join(unknown)}; it takes {', '.join(known)} and live"
-        )
+    shell.check_names("explore_prefetch", changes, [field.name for field in fields(Prefetch)])
     state = replace(state or Prefetch(), **changes)
     if live if live is not None else runtime.is_live():
         return _live(state)
@@ -43,60 +41,82 @@ def _controls(state: Prefetch) -> dict:
     """One ipywidget for each field that a reader may change, by the field's name."""
     import ipywidgets as W
 
-    quiet = {"continuous_update": False, "style": {"description_width": "110px"}}
-    batches = sorted({1, 2, 4, 8, 16, 32, 64} | {state.batch})
-    counts = sorted({*CTA_COUNTS, state.n_ctas})
-    link = state.link.idle_peak
+    def among(name: str, choices, description: str, text: Any = str):
+        now = getattr(state, name)
+        options = [(text(value), value) for value in sorted({*choices, now})]
+        return W.SelectionSlider(options=options, value=now, description=description, **shell.CONTROL)
+
+    link, least = state.link.idle_peak, RULE.budget_blocks
+    ways = [("one layer ahead", "lookahead"), ("on demand", "demand"), ("no transfer", "none")]
     return {
-        "transport": W.ToggleButtons(
-            options=[("one layer ahead", "lookahead"), ("on demand", "demand"), ("no transfer", "none")],
-            value=state.transport,
-            description="overlap",
-        ),
-        "link_gb_per_s": W.FloatSlider(
-            value=link, min=8, max=max(500.0, link), step=1, description="link, GB/s", **quiet
-        ),
+        "transport": W.Dropdown(options=ways, value=state.transport, description="overlap", **shell.AT_ONCE),
+        "batch": among("batch", (1, 2, 4, 8, 16, 32, 64), "batch"),
+        "n_tokens": among("n_tokens", (2**p for p in range(13, 21)), "context", lambda n: f"{n:,} tokens"),
+        "n_ctas": among("n_ctas", CTA_COUNTS, "CTAs"),
         "hit_rate": W.FloatSlider(
-            value=state.hit_rate, min=0.5, max=1, step=0.01, description="hit rate", **quiet
+            value=state.hit_rate, min=0.5, max=1, step=0.01, description="hit rate at k", **shell.CONTROL
         ),
-        "n_ctas": W.SelectionSlider(options=counts, value=state.n_ctas, description="CTAs", **quiet),
-        "batch": W.SelectionSlider(options=batches, value=state.batch, description="batch", **quiet),
+        "slots": among("slots", (least, 120, 144, 168, 192), "resident slots"),
+        "link_gb_per_s": W.FloatSlider(
+            value=link, min=8, max=max(500.0, link), step=0.5, description="link, GB/s", **shell.CONTROL
+        ),
     }
+
+
+def _presets(link: Any) -> Any:
+    """A choice of links that sets the slider ``link``, and says when the slider stands at none of them."""
+    import ipywidgets as W
+
+    rates = link_rates()
+    names = [(f"{name}: {rates[name]:.0f} of {LINKS[name]:.0f} GB/s", name) for name in rates]
+
+    def at(rate: float) -> str:
+        return next((name for name, known in rates.items() if abs(known - rate) < 0.25), OTHER)
+
+    choice = W.Dropdown(
+        options=[*names, (OTHER, OTHER)], value=at(link.value), description="link", **shell.AT_ONCE
+    )
+
+    def moved(change) -> None:
+        choice.value = at(change["new"])
+
+    def chosen(change) -> None:
+        if change["new"] in rates and at(link.value) != change["new"]:
+            link.value = rates[change["new"]]  # its own change draws
+
+    link.observe(moved, names="value")
+    choice.observe(chosen, names="value")
+    return choice
 
 
 def _narrow(step: Prefetch | Step):
     """The timeline with its stamp, wrapped for the width of a notebook's cell."""
-    lines = 4 if isinstance(step, Step) else 3
-    return timeline_figure(step, line_chars=76).update_layout(margin_t=60 + 18 * lines)
+    return timeline_figure(step, line_chars=76)
 
 
-def _redraw(chart: Any, step: Prefetch | Step) -> None:
-    fresh: Any = _narrow(step)
-    with chart.batch_update():
-        for old, new in zip(chart.data, fresh.data, strict=True):
-            old.update(x=new.x, y=new.y, base=new.base, customdata=new.customdata, marker=new.marker)
-        chart.layout.title = fresh.layout.title
-        chart.layout.xaxis.range = fresh.layout.xaxis.range
-        chart.layout.yaxis.categoryarray = fresh.layout.yaxis.categoryarray
+@lru_cache(maxsize=32)
+def _measured(batch: int, transport: str):
+    """The figure of the committed step that is nearest, drawn once; None where none is committed."""
+    step = nearest(batch, transport)
+    return None if step is None else _narrow(step)
 
 
 def _live(state: Prefetch):
-    import ipywidgets as W
-    import plotly.graph_objects as go
-
-    chart: Any = go.FigureWidget(_narrow(state))
-    traced = nearest(state.batch, state.transport)
-    measured: Any = [go.FigureWidget(_narrow(traced))] if traced else []
+    _measured.cache_clear()  # a trace may have been committed since
     controls = _controls(state)
+    line = shell.status_line(timeline_sentence(state))
+    chart, traced = shell.live_figure(_narrow(state)), _measured(state.batch, state.transport)
+    beside = [shell.live_figure(traced)] if traced else []
 
-    def redraw(_change):
-        now = replace(state, **{name: c.value for name, c in controls.items()})
-        _redraw(chart, now)
-        closest = nearest(now.batch, now.transport)
-        for beside in measured:
-            if closest:
-                _redraw(beside, closest)
+    def changed(_change) -> None:
+        now = replace(state, **shell.values(controls))
+        shell.redraw(chart, _narrow(now))
+        for figure in beside:
+            shell.redraw(figure, _measured(now.batch, now.transport))
+        shell.say(line, timeline_sentence(now))
 
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    return W.VBox([*controls.values(), chart, *measured])
+    shell.watch(controls, line, changed)
+    placed = dict(controls)
+    rate = placed.pop("link_gb_per_s")
+    boxes = shell.columns(placed | {"preset": _presets(rate), "link_gb_per_s": rate})
+    return shell.explorer([boxes, line, chart, *beside], figure="prefetch_timeline")

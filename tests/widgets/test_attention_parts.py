@@ -20,9 +20,9 @@ def test_without_a_person_there_are_three_figures():
     assert "decode" in figures[1].layout.title.text
 
 
-def test_a_longer_context_makes_selection_the_larger_part():
+def test_a_longer_context_makes_selection_the_larger_part(control, charts):
     box = explore_attention(live=True)
-    context, chart = box.children[1], box.children[-1]
+    context, chart = control(box, "context"), charts(box)[0]
     before = bars(chart)
     context.value = 1_048_576
     after = bars(chart)
@@ -32,18 +32,23 @@ def test_a_longer_context_makes_selection_the_larger_part():
     assert after["selection"][dense] == 0
 
 
-def test_the_other_phase_changes_title_and_unit():
+def test_the_other_phase_changes_title_and_unit(control, charts):
     box = explore_attention(live=True, n_tokens=65_536)
-    phase, chart = box.children[0], box.children[-1]
+    phase, chart = control(box, "phase"), charts(box)[0]
     assert "ms a prompt" in chart.layout.yaxis.title.text
     phase.value = "decode"
     assert "us a step" in chart.layout.yaxis.title.text
     assert "decode" in chart.layout.title.text
 
 
-def test_start_values_of_its_own_are_kept():
+def test_start_values_of_its_own_are_kept(control):
     box = explore_attention(Scenario(n_tokens=100_000), live=True, budget_blocks=40)
-    assert (box.children[1].value, box.children[3].value) == (100_000, 40)
+    assert (control(box, "context").value, control(box, "budget k").value) == (100_000, 40)
+
+
+def test_a_redraw_takes_less_than_a_tenth_of_a_second(control, quickest):
+    box = explore_attention(live=True)
+    assert quickest(control(box, "batch (decode)"), 5 * (1, 64)) < 0.1
 
 
 def test_an_unknown_keyword_is_refused():

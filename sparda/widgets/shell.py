@@ -1,0 +1,201 @@
+"""What all live widgets share: a figure that updates, callbacks that answer in a sentence, and a last resort.
+
+A callback that raises would print a traceback where nobody looks, or nothing at all. Here it says what is
+wrong below the figure, which stays the last good one. Where the widget's scripts do not run (Lab without
+the extension, a browser or a policy that blocks them), the cell shows a sentence and the last build's figure.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sparda.provenance import ROOT
+
+AT_ONCE = {"style": {"description_width": "104px"}, "layout": {"width": "330px"}}  # a choice: nothing between
+CONTROL = {"continuous_update": False, **AT_ONCE}  # a slider draws when it is let go
+AXIS_KEYS = ("range", "categoryarray", "title.text")  # what a redraw may change in an axis
+INSTEAD = (
+    "No live figure here? Then this notebook's widgets are not running: the extension is missing, or scripts "
+    "are blocked. <code>sparda doctor</code> says what to install; here is the figure as last built."
+)
+_HIDDEN = "<style>.sparda-live:has(.js-plotly-plot) .sparda-instead { display: none; }</style>"
+
+
+def check_names(
+    function: str, changes: Mapping, known: Sequence[str], also: Sequence[str] = ("live",)
+) -> None:
+    """TypeError with the known names, if ``changes`` holds others."""
+    if unknown := sorted(set(changes) - set(known)):
+        names = ", ".join([*known, *also[:-1]])
+        raise TypeError(f"{function} does not know {', '.join(unknown)}; it takes {names} and {also[-1]}")
+
+
+def live_figure(figure: Any) -> Any:
+    """A FigureWidget as wide as its cell, its stamp a part of the title.
+
+    Lab draws a live figure before it is on the page; plotly then measures the title as nothing and would put
+    the subtitle on top of it.
+    """
+    import plotly.graph_objects as go
+
+    chart: Any = go.FigureWidget(_for_life(figure))
+    chart._config = {**chart._config, "responsive": True}
+    return chart
+
+
+def _for_life(figure: Any) -> Any:
+    title = figure.layout.title
+    lines = [title.text, *(title.subtitle.text or "").split("<br>")]
+    small = "<br>".join(f'<span style="font-size:12px">{line}</span>' for line in lines[1:] if line)
+    figure.update_layout(title_text=f"{lines[0]}<br>{small}" if small else lines[0], title_subtitle=None)
+    return figure.update_layout(
+        autosize=True, margin_t=max(figure.layout.margin.t or 0, 42 + 18 * len(lines))
+    )
+
+
+def redraw(chart: Any, figure: Any) -> None:
+    """Make a live figure show what a figure with the same traces shows; only what differs is sent."""
+    fresh = _for_life(figure)
+    pairs = zip(chart.data, fresh.data, strict=True)
+    found = [(_leaves(old.to_plotly_json()), _leaves(new.to_plotly_json())) for old, new in pairs]
+    changed = [
+        i for i, (old, new) in enumerate(found) if not all(_same(old.get(k), v) for k, v in new.items())
+    ]
+    keys = {k for old, new in (found[i] for i in changed) for k in new if not _same(old.get(k), new[k])}
+    traces = {key: [found[i][1].get(key) for i in changed] for key in keys}
+    chart.plotly_update(traces, _changed_layout(chart.layout, fresh.layout), changed or None)
+
+
+def _leaves(tree: Mapping, path: str = "") -> dict[str, Any]:
+    """Values of a nested mapping by their dotted path."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= _leaves(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return len(one) == len(other) and all(a == b for a, b in zip(one, other, strict=True))
+    except TypeError:
+        return one is other or one == other
+
+
+def _changed_layout(old: Any, new: Any) -> dict[str, Any]:
+    """Titles, ranges, lanes and notes that differ."""
+    names = ["title.text", *(f"{axis}.{key}" for axis in ("xaxis", "yaxis") for key in AXIS_KEYS)]
+    names += [f"annotations[{i}].text" for i in range(len(new.annotations))]
+    changed = {name: new[name] for name in names if new[name] is not None and not _same(old[name], new[name])}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+
+
+def status_line(text: str = "") -> Any:
+    """A line of text that a screen reader reads out when it changes; see ``say``."""
+    import ipywidgets as W
+
+    line = W.HTML()
+    say(line, text)
+    return line
+
+
+def say(line: Any, text: str, *, problem: bool = False) -> None:
+    """Write plain text into a status line; a problem is marked by a word and a frame, not only by colour."""
+    escaped = html.escape(text)
+    look = "border-left: 4px solid #c94a4a; padding-left: 8px" if problem else ""
+    start = "<b>Problem:</b> " if problem else ""
+    line.value = f'<div role="status" aria-live="polite" style="{look}">{start}{escaped}</div>'
+
+
+def guarded(line: Any, callback: Callable[..., None]) -> Callable[..., None]:
+    """The callback, made to say in ``line`` what went wrong instead of raising; a stop is no error."""
+
+    def call(*args: Any) -> None:
+        try:
+            callback(*args)
+        except KeyboardInterrupt:
+            say(line, "Stopped. The figure is the one from before.", problem=True)
+        except Exception as error:  # whatever it is: a reader gets a sentence
+            said = error.args[0] if isinstance(error, KeyError) and error.args else error
+            what = str(said) or type(error).__name__
+            say(line, f"{what}. The figure is the one from before.".replace("..", "."), problem=True)
+
+    return call
+
+
+def watch(controls: Mapping[str, Any], line: Any, callback: Callable[[Any], None]) -> None:
+    """Call back, guarded, on each change of a control's value."""
+    for control in controls.values():
+        control.observe(guarded(line, callback), names="value")
+
+
+def values(controls: Mapping[str, Any]) -> dict[str, Any]:
+    """What the controls say now, by name."""
+    return {name: control.value for name, control in controls.items()}
+
+
+def columns(controls: Mapping[str, Any]) -> Any:
+    """The controls in two columns, in their order; below each other where the page is narrow."""
+    import ipywidgets as W
+
+    boxes = list(controls.values())
+    half = -(-len(boxes) // 2)
+    layout = {"flex_flow": "row wrap"}
+    return W.HBox([W.VBox(boxes[:half]), W.VBox(boxes[half:])], layout=layout)
+
+
+def explorer(children: Sequence[Any], *, figure: str) -> Any:
+    """The widget of these parts, with its last resort: figures/``figure``.png, if it is committed."""
+    import ipywidgets as W
+
+    last = W.HTML(f'{_HIDDEN}<div class="sparda-instead"><p>{INSTEAD}</p>{_picture(figure)}</div>')
+    box = _explorer_class()([*children, last])
+    box.instead = figure
+    return box.add_class("sparda-live")
+
+
+@cache
+def _explorer_class() -> type:
+    import ipywidgets as W
+
+    class Explorer(W.VBox):
+        """A VBox that a page without widgets shows as a sentence and a picture."""
+
+        instead = ""
+
+        def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+            bundle = dict(super()._repr_mimebundle_(**kwargs) or {})
+            picture = _picture(self.instead, linked=True)
+            plain = INSTEAD.replace("<code>", "`").replace("</code>", "`")
+            plain = f"{plain.removesuffix('.')}: figures/{self.instead}.png"
+            return {**bundle, "text/html": f"<p>{INSTEAD}</p>{picture}", "text/plain": plain}
+
+    return Explorer
+
+
+def _picture(name: str, *, linked: bool = False) -> str:
+    """An <img> of the committed picture; linked: by its path from here, a saved notebook stays small."""
+    path = ROOT / "figures" / f"{name}.png"
+    if not path.is_file():
+        return f"<p>No build has drawn {html.escape(name)} yet: <code>make reproduce</code> does.</p>"
+    if linked:
+        source = os.path.relpath(path).replace(os.sep, "/")
+    else:
+        source = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{html.escape(name)}, as last built" style="max-width: 100%" src="{source}">'
+
+
+def simple(controls: dict[str, Any], draw: Callable[[dict], Any], *, figure: str) -> Any:
+    """A widget of controls and one figure: ``draw`` turns their values into it, on each change."""
+    chart, line = live_figure(draw(values(controls))), status_line()
+
+    def changed(_change: Any) -> None:
+        redraw(chart, draw(values(controls)))
+        say(line, "")
+
+    watch(controls, line, changed)
+    return explorer([columns(controls), chart, line], figure=figure)
