@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
-from time import perf_counter
 from typing import Any
 
 from sparda import tasks
 from sparda.evaluation.methods import METHODS, rule
 from sparda.evaluation.statistics import paired_interval, sign_test, wilson
-from sparda.evaluation.subject import Subject
 from sparda.measure.tables import Table
 from sparda.spec import Sparsity
 from sparda.tasks import Sample
@@ -58,20 +56,6 @@ class Prompts:
         return [sample.result() for sample in self._drawn[task, context]]
 
 
-def replies(engine: Any, tokenizer: Any, samples: Sequence[Sample], at_once: int) -> list[str]:
-    """Greedy replies, in batches of equal size, so that one session serves them all."""
-    batch = ceil(len(samples) / ceil(len(samples) / at_once))
-    said: list[str] = []
-    for first in range(0, len(samples), batch):
-        group = list(samples[first : first + batch])
-        full = group + group[:1] * (batch - len(group))
-        made = engine.generate(
-            [s.input_ids for s in full], max_new_tokens=group[0].max_new_tokens, stop=[tokenizer.eos_token_id]
-        )
-        said += [tokenizer.decode(t, skip_special_tokens=True) for t in made.tokens[: len(group)]]
-    return said
-
-
 @dataclass(frozen=True)
 class Result:
     """One cell: how many of each sample's answers were right, of how many; and what was said."""
@@ -99,28 +83,45 @@ class Result:
         return row, SAMPLES.row(**cell, of=self.of, right=" ".join(map(str, self.right)))
 
 
+@dataclass(frozen=True)
+class Job:
+    """Cells of one method, context and k: the tasks ``names``, through one engine."""
+
+    method: str
+    sparsity: Sparsity
+    context: int
+    names: tuple[str, ...]
+
+
 def measure(
-    subject: Subject, prompts: Prompts, *, methods: Sequence[str], names: Sequence[str],
-    contexts: Sequence[int], shares: Sequence[float], at_once: int, all_tasks: bool = False,
+    work: Callable[[Sequence[Job]], Iterator[Result]], *, methods: Sequence[str], names: Sequence[str],
+    contexts: Sequence[int], shares: Sequence[float], all_tasks: bool = False,
     done: Callable[[Result], None],
 ) -> None:  # fmt: skip
-    """Evaluate cell by cell; ``done`` gets each result as it comes.
+    """Evaluate; ``work`` does the jobs (``sparda.evaluation.jobs``), ``done`` gets each result as it comes.
 
     Dense, where it is asked for, comes first; tasks where it scores no more than ``COUNTS`` are then left
     out, unless ``all_tasks``. KeyError: an unknown task.
     """
     if unknown := sorted(set(names) - set(tasks.TASKS)):
         raise KeyError(f"unknown task {unknown[0]!r}; choose from {', '.join(tasks.TASKS)}")
-    for method in methods:
-        subject.selector(method)  # weights that are missing are missed now, not after minutes
-    for context in contexts:
-        prompts.prepare(names, context)
-        counted = list(names)
-        for method, sparsity in plan(methods, context, shares):
-            for result in _method(subject, prompts, method, sparsity, counted, context, at_once):
-                done(result)
-                if method == "dense" and not all_tasks and sum(result.shares) <= COUNTS * len(result.right):
-                    counted = [name for name in counted if name != result.task]
+    jobs = [
+        Job(method, sparsity, context, tuple(names))
+        for context in contexts
+        for method, sparsity in plan(methods, context, shares)
+    ]
+    solved = {(context, name) for context in contexts for name in names}
+    for result in work([job for job in jobs if job.method == "dense"]):
+        done(result)
+        if not all_tasks and sum(result.shares) <= COUNTS * len(result.right):
+            solved.discard((result.context, result.task))
+    others = [
+        replace(job, names=tuple(name for name in names if (job.context, name) in solved))
+        for job in jobs
+        if job.method != "dense"
+    ]
+    for result in work([job for job in others if job.names]):
+        done(result)
 
 
 def plan(methods: Iterable[str], context: int, shares: Sequence[float]) -> list[tuple[str, Sparsity]]:
@@ -140,26 +141,6 @@ def plan(methods: Iterable[str], context: int, shares: Sequence[float]) -> list[
     every = Sparsity(ceil(context / 64), init_blocks=0, local_blocks=0)
     dense = [("dense", every)] if "dense" in ordered else []
     return dense + [(m, r) for r in rules for m in ordered if m != "dense"]
-
-
-def _method(
-    subject: Subject, prompts: Prompts, method: str, sparsity: Sparsity, names: Sequence[str], context: int,
-    at_once: int,
-) -> Iterator[Result]:  # fmt: skip
-    from sparda.engine import Engine
-
-    engine = Engine(
-        subject.model, selector=subject.selector(method), sparsity=sparsity, cache="full", max_tokens=context
-    )
-    try:
-        for name in list(names):
-            samples, start = prompts.of(name, context), perf_counter()
-            said = replies(engine, subject.tokenizer, samples, at_once)
-            right = [s.right(reply) for s, reply in zip(samples, said, strict=True)]
-            took, k = perf_counter() - start, sparsity.budget_blocks
-            yield Result(method, name, context, k, right, len(samples[0].answers), said, took)
-    finally:
-        engine.close()
 
 
 def pairs(samples: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:

@@ -47,6 +47,9 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
         one.add_argument("--n", type=int, default=200, help="samples of each cell [200]")
         one.add_argument("--batch", type=int, default=50, help="prompts at once [50]")
         one.add_argument(
+            "--jobs", type=_count, default=1, help="processes that share the device [1]; 4 suit one H200"
+        )
+        one.add_argument(
             "--all-tasks", action="store_true", help="also those where dense scores 20 %% or less"
         )
         one.add_argument("--replies", type=Path, metavar="FILE", help="write what was said, as JSON lines")
@@ -60,6 +63,12 @@ def _method(name: str) -> str:
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
     return name
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from sparda.evaluation import accuracy, recall
-from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Prompts, Result
+from sparda.evaluation import accuracy, jobs, recall
+from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Result
 from sparda.evaluation.command import show
 from sparda.evaluation.methods import rule
 from sparda.evaluation.recall import MEAN, RECALL
@@ -49,7 +49,10 @@ class Keeper:
 
 def run_accuracy(options: Namespace, device: torch.device) -> None:
     """Fill accuracy.csv and samples.csv cell by cell, and compare methods in pairs.csv."""
-    who = subject(options, device)
+    doing = jobs.here(options, device)
+    who = doing.subject
+    for method in options.methods:
+        who.selector(method)  # weights that are missing are missed now, not after minutes
     keeper = Keeper(who, folder_for(device, options.out))
     columns = ["method", "task", "context", "budget_blocks", "n", "accuracy", "ci_low", "ci_high"]
     show({c: c for c in columns}, columns)
@@ -64,11 +67,10 @@ def run_accuracy(options: Namespace, device: torch.device) -> None:
         if options.replies:
             _write(options.replies, result)
 
-    prompts = Prompts(who.tokenizer, options.n, options.seed)
     accuracy.measure(
-        who, prompts, methods=options.methods, names=options.tasks or list(accuracy.tasks.TASKS),
-        contexts=options.context, shares=options.shares, at_once=options.batch,
-        all_tasks=options.all_tasks, done=done,
+        doing if options.jobs == 1 else jobs.Processes(options, device, options.jobs),
+        methods=options.methods, names=options.tasks or list(accuracy.tasks.TASKS),
+        contexts=options.context, shares=options.shares, all_tasks=options.all_tasks, done=done,
     )  # fmt: skip
     if keeper.folder is not None:
         kept = tables.read(keeper.folder / "samples.csv")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparda import tasks
-from sparda.evaluation import accuracy
+from sparda.evaluation import accuracy, jobs
 from sparda.evaluation.accuracy import ACCURACY, Prompts, Result
+from sparda.evaluation.jobs import Here
 from sparda.evaluation.methods import METHODS, rule
 
 RUN = {"date": "2026-01-01", "commit": "a"}
@@ -102,15 +103,15 @@ def test_replies_come_in_batches_of_equal_size_and_in_order():
             return str(tokens)
 
     asked = [tasks.Sample("x", "", (i,), ("a",), 5) for i in range(7)]
-    assert accuracy.replies(Engine(), Tokenizer(), asked, 3) == [f"[{i}]" for i in range(7)]
+    assert jobs.replies(Engine(), Tokenizer(), asked, 3) == [f"[{i}]" for i in range(7)]
     assert Engine.batches == [3, 3, 3]
 
 
 def test_every_method_answers_and_methods_that_choose_every_block_answer_alike(tiny):
     found: list[Result] = []
     accuracy.measure(
-        tiny, Prompts(tiny.tokenizer, 2), methods=list(METHODS), names=["niah_single_noise"], contexts=[320],
-        shares=[1.0], at_once=2, all_tasks=True, done=found.append,
+        Here(tiny, Prompts(tiny.tokenizer, 2), 2), methods=list(METHODS), names=["niah_single_noise"],
+        contexts=[320], shares=[1.0], all_tasks=True, done=found.append,
     )  # fmt: skip
     assert [r.method for r in found] == list(METHODS)
     assert {r.budget_blocks for r in found} == {5}
@@ -120,7 +121,7 @@ def test_every_method_answers_and_methods_that_choose_every_block_answer_alike(t
 def test_tasks_that_dense_does_not_solve_are_left_out(tiny):
     found: list[Result] = []
     accuracy.measure(
-        tiny, Prompts(tiny.tokenizer, 2), methods=["dense", "sparse"], names=["niah_single_noise"],
-        contexts=[512], shares=[0.5], at_once=2, done=found.append,
+        Here(tiny, Prompts(tiny.tokenizer, 2), 2), methods=["dense", "sparse"], names=["niah_single_noise"],
+        contexts=[512], shares=[0.5], done=found.append,
     )  # fmt: skip
     assert [(r.method, sum(r.right)) for r in found] == [("dense", 0)]
