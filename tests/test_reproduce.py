@@ -15,6 +15,7 @@ nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("papermill")
 pytest.importorskip("plotly")
 
+from sparda import chapter_build  # noqa: E402
 from sparda import reproduce as build  # noqa: E402
 from sparda.figures import catalogue, gallery  # noqa: E402
 from sparda.figures.catalogue import BuildError  # noqa: E402
@@ -74,7 +75,7 @@ def fake_execute(monkeypatch, action=None):
         (staging / "tiny.json").write_text(json.dumps(drawn))
         (staging / "tiny.csv").write_text("x\n1\n")
 
-    monkeypatch.setattr(build, "_execute", execute)
+    monkeypatch.setattr(chapter_build, "_execute", execute)
     return runs
 
 

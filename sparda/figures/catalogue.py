@@ -63,7 +63,8 @@ def closest(name: str, known) -> str:
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known)) or 'none yet'}"
 
 
-def _load(path: Path) -> dict:
+def load_yaml(path: Path) -> dict:
+    """A YAML file's mapping, read strictly; BuildError says in a sentence what is wrong with it."""
     import yaml
 
     class Strict(yaml.SafeLoader):
@@ -80,8 +81,8 @@ def _load(path: Path) -> dict:
         raise BuildError(f"{path} is missing; run from a checkout of the repository") from None
     except yaml.YAMLError as error:
         raise BuildError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(data, dict) or not isinstance(data.get("chapters"), dict):
-        raise BuildError(f"{path.name}: it must be a mapping with a key `chapters`; see the file's header")
+    if not isinstance(data, dict):
+        raise BuildError(f"{path.name}: it must be a mapping; see the file's header")
     return data
 
 
@@ -113,8 +114,10 @@ def _figure(name: str, entry, chapters, root: Path) -> Figure:
 
 def read(root: Path) -> dict[str, Chapter]:
     """Read ``root/figures/figures.yml``: chapter name -> Chapter, in order. BuildError if it is wrong."""
-    data = _load(root / "figures" / "figures.yml")
-    chapters = data.pop("chapters")
+    data = load_yaml(root / "figures" / "figures.yml")
+    chapters = data.pop("chapters", None)
+    if not isinstance(chapters, dict):
+        raise BuildError("figures.yml: it must be a mapping with a key `chapters`; see the file's header")
     figures = [_figure(name, entry, chapters, root) for name, entry in data.items()]
     found = {}
     for notebook, profiles in chapters.items():

@@ -1,0 +1,188 @@
+"""The paper's tables with ours beside them: columns origin (published | measured), system, x, value.
+
+Ours are those of this machine's device where it has measured, else the committed ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from sparda import paper, provenance
+from sparda.figures import offloaded_decode as decode
+from sparda.figures import prefill_rates
+from sparda.figures.benchmarks import PUBLISHED, read
+from sparda.figures.measured import Run
+from sparda.linkmodel import DATA
+
+MODEL, HIT_RATE, CONTEXT = "MiniCPM4.1-8B", 0.89, 131_072
+SYSTEMS = (
+    "SparDA",
+    "SparDA, no prefetch",
+    "Sparse",
+    "InfiniGen",
+    "Sparse, no offload",
+    "Dense",
+    "Dense, cuDNN",
+)
+COLUMNS = ["origin", "system", "x", "value"]
+CAP_GIB = 80
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A table and where our rows come from: device, date and commits; "" where there are none of ours."""
+
+    table: Any
+    where: str = ""
+
+
+def device(name: str) -> str:
+    """The folder of data/measured/ whose ``name`` counts: this machine's GPU, else nvidia-h200, else any.
+
+    Raises FileNotFoundError where nothing is committed.
+    """
+    from sparda.measure.bench import _slug
+
+    have = sorted(path.parent.name for path in DATA.glob(f"*/{name}"))
+    for wanted in (_slug(provenance.device()), "nvidia-h200"):
+        if wanted in have:
+            return wanted
+    if not have:
+        raise FileNotFoundError(f"no {name} in {DATA}; `make reproduce PROFILE=gpu` measures it")
+    return have[0]
+
+
+def ours(name: str) -> Run | None:
+    """Our rows of a benchmark, None where it was not measured."""
+    try:
+        return read(name, device(f"{name}.csv"))
+    except FileNotFoundError:
+        return None
+
+
+def joined(rows: list[tuple], *more: Any) -> Any:
+    import pandas as pd
+
+    parts = [
+        pd.DataFrame(rows, columns=COLUMNS),
+        *(part[COLUMNS] for part in more if part is not None and len(part)),
+    ]
+    return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+
+def tokens(context: str) -> int:
+    """Tokens of a context such as 128K.
+
+    >>> tokens("128K")
+    131072
+    """
+    return 1024 * int(context.removesuffix("K"))
+
+
+def _published(name: str, x: str, **where: str) -> list[tuple]:
+    """Rows of a published table of throughputs, of MiniCPM4.1-8B, as COLUMNS."""
+    found = []
+    for row in paper.rows(name):
+        if row["value"] and all(row[c] == v for c, v in ({"model": MODEL} | where).items()):
+            at = tokens(row["context"]) if x == "context" else int(row["batch"])
+            found.append(("published", PUBLISHED[row["method"], row["kv_location"]], at, float(row["value"])))
+    return found
+
+
+def decode_vs_batch(source: str = "table4_decode_throughput") -> Beside:
+    """Table 4 at 128K against batch; or Figure 1c, whose points were read off the chart."""
+    run = ours("decode")
+    if source.startswith("fig1c"):
+        names = {"Sparse no offload": "Sparse, no offload"}
+        rows = [
+            ("published", names.get(row["method"], row["method"]), int(batch), float(row["value"]))
+            for row in paper.rows(source)
+            for batch in re.findall(r"\d+", row["batch"])  # a flat line is drawn from 4 to 64
+        ]
+    else:
+        rows = _published(source, "batch", context="128K")
+    mine = decode.measured(run, n_tokens=CONTEXT, hit_rate=HIT_RATE)
+    mine = mine[mine["system"].isin({row[1] for row in rows})]
+    mine = mine.assign(x=mine["batch"], value=mine["tokens_per_s"])
+    return Beside(joined(rows, mine), run.where if run else "")
+
+
+def decode_capped() -> Beside:
+    """Table 4 at 128K with ours under the memory cap of an 80 GB card."""
+    run = ours("decode")
+    rows = _published("table4_decode_throughput", "batch", context="128K")
+    if run is None:
+        return Beside(joined(rows))
+    own = run.rows[(run.rows["gpu_memory_gib"] == CAP_GIB) & (run.rows["context"] == CONTEXT)]
+    own = own[(own["transport"] == "none") | (own["hit_rate"] == HIT_RATE)]
+    own = own[own["system"].isin(SYSTEMS)].sort_values("host_layers_per_store", kind="stable")
+    own = own.drop_duplicates(["system", "batch"]).assign(origin="measured")
+    own = own.assign(x=own["batch"], value=own["tokens_per_s"])
+    return Beside(joined(rows, own), run.where if len(own) else "")
+
+
+def decode_vs_context() -> Beside:
+    """Table 4 at batch 4 against context."""
+    run = ours("decode")
+    rows = [
+        row for row in _published("table4_decode_throughput", "context", batch="4")
+        if row[1] in ("SparDA", "Sparse, no offload")
+    ]  # fmt: skip
+    parts = []
+    for context in sorted({row[2] for row in rows}):
+        mine = decode.measured(run, n_tokens=context, hit_rate=HIT_RATE)
+        mine = mine[mine["system"].isin({row[1] for row in rows}) & (mine.get("batch") == 4)]
+        parts.append(mine.assign(x=context, value=mine["tokens_per_s"]))
+    return Beside(joined(rows, *parts), run.where if run else "")
+
+
+def prefill() -> Beside:
+    """Table 3: prefill rate against context."""
+    run = ours("prefill")
+    mine = None
+    if run is not None:
+        mine = prefill_rates.measured_prefill(run)
+        mine = mine.assign(x=mine["context"], value=mine["tokens_per_s"])
+    return Beside(joined(_published("prefill_throughput", "context"), mine), run.where if run else "")
+
+
+def gain_parts() -> Beside:
+    """Table 10: Sparse, SparDA without prefetch, SparDA, at three batches."""
+    run = ours("decode")
+    rows = _published("table10_decode_breakdown", "batch")
+    mine = decode.measured(run, n_tokens=CONTEXT, hit_rate=HIT_RATE, compared=decode.LADDER)
+    mine = mine[mine["batch"].isin({row[2] for row in rows})]
+    mine = mine.assign(x=mine["batch"], value=mine["tokens_per_s"])
+    return Beside(joined(rows, mine), run.where if run else "")
+
+
+def ctas() -> Beside:
+    """Table 7: CTAs of the transfer against batch: the paper's rule, and ours fitted to measured curves."""
+    import json
+
+    batches = (1, 4, 8, 16, 32, 64)
+    below, above = (
+        int(paper.value("table7_ctas", origin="paper rule", hardware="H100", batch_condition=condition))
+        for condition in ("B < 32", "B >= 32")
+    )
+    rows = [("published", "CTAs", batch, below if batch < 32 else above) for batch in batches]
+    try:
+        path = DATA / device("transfer.json") / "transfer.json"
+    except FileNotFoundError:
+        return Beside(joined(rows))
+    run = json.loads(path.read_text(encoding="utf-8"))
+    mine = [("measured", "CTAs", int(batch), count) for batch, count in run["ctas_by_batch"].items()]
+    where = f"{run['device']} · {run['date']} · commit {run['commit']}"
+    return Beside(joined(rows + sorted(mine, key=lambda row: row[2])), where)
+
+
+def accuracy(table: str, x: str, **where: str) -> Beside:
+    """A published table of accuracies: nothing of ours can stand beside it at 8B."""
+    rows = [
+        ("published", row["method"], row[x], float(row["value"]))
+        for row in paper.rows(table)
+        if row["value"] and all(row[c] == v for c, v in where.items())
+    ]
+    return Beside(joined(rows))
