@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +21,7 @@ from sparda import chapter_build  # noqa: E402
 from sparda import reproduce as build  # noqa: E402
 from sparda.figures import catalogue, gallery  # noqa: E402
 from sparda.figures.catalogue import BuildError  # noqa: E402
+from sparda.remeasure_run import Outcome  # noqa: E402
 
 PARAMETERS = 'n_tokens: int = 64\nlink_gb_per_s: float = 25.0\nprofile: str = "smoke"'
 FIGURE = """
@@ -289,5 +292,173 @@ def test_ctrl_c_stops_with_one_sentence_and_leaves_the_earlier_results_whole(rep
     _, said = child.communicate(timeout=60)
     assert child.returncode == 130
     assert said.strip() == "sparda: stopped by Ctrl-C; what was built before is untouched"
+    assert (repository / "figures" / "tiny.json").read_text() == "earlier"
+    assert not list((repository / "figures" / ".state").glob("staging-*"))
+
+
+STEPS = """
+budget_s: 100
+steps:
+  decode: {run: stub, writes: [decode.csv], reads: [sparda], seconds: 40, gpu_gib: 24, host_gib: 1}
+  prefill: {run: stub, writes: [prefill.csv], reads: [sparda], seconds: 70, gpu_gib: 24, host_gib: 1}
+  longer: {run: stub, writes: [l.csv], reads: [sparda], seconds: 900, gpu_gib: 9, host_gib: 1, by_name: true}
+"""
+
+
+@pytest.fixture
+def gpu(repository, monkeypatch):
+    """A machine that has a GPU, as far as the build can tell; steps run as ``gpu.outcomes`` says."""
+    (repository / "figures" / "measurements.yml").write_text(STEPS)
+    (repository / "input").mkdir()
+    (repository / "input" / "decode.csv").write_text("1")
+    write_catalogue(repository, GOOD.replace("status:", "inputs: [input/decode.csv], status:"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("sparda.measure.bench.device_folder", lambda: "fake-gpu")
+    monkeypatch.setattr(build.provenance, "device", lambda: "Fake GPU")
+    monkeypatch.setattr(build.remeasure, "too_small", lambda step: "")
+    state = SimpleNamespace(root=repository, ran=[], outcomes={}, commits=set())
+
+    def run_step(step, place, *, limit_s):
+        state.ran.append((step.name, limit_s))
+        state.commits.add(os.environ["SPARDA_COMMIT"])
+        outcome = state.outcomes.get(step.name, Outcome(10.0, 3))
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if not outcome.problem:
+            (place.root / "input" / step.writes[0]).write_text(str(len(state.ran)))
+            note = {"digest": build.remeasure.digest(step, place), "proof": {}}
+            place.state.mkdir(parents=True, exist_ok=True)
+            place.note(step).write_text(json.dumps(note))
+        return outcome
+
+    monkeypatch.setattr(build.remeasure_run, "run", run_step)
+    return state
+
+
+def page(gpu):
+    return (gpu.root / "figures" / "index.html").read_text()
+
+
+def test_the_gpu_build_measures_first_and_then_runs_what_depends_on_it(gpu, monkeypatch):
+    runs = fake_execute(monkeypatch)
+    assert run(gpu.root, profile="gpu") == 0
+    assert [name for name, _ in gpu.ran] == ["decode", "prefill"]
+    assert runs == ["00_tiny"]
+    assert run(gpu.root, profile="gpu") == 0
+    assert len(gpu.ran) == 2
+    assert len(runs) == 1
+    assert len(gpu.commits) == 1
+    assert 'class="note">' not in page(gpu).replace('class="note">This browser', "")
+
+
+def test_a_step_that_fails_keeps_the_figure_and_the_page_says_so(gpu, monkeypatch, capsys):
+    fake_execute(monkeypatch)
+    gpu.outcomes["decode"] = Outcome(5.0, 0, "it ended with status 1: the driver is gone")
+    assert run(gpu.root, profile="gpu") == 1
+    sentence = "decode was not measured anew"
+    assert sentence in page(gpu)
+    assert "the driver is gone. What was measured before is shown." in page(gpu)
+    assert "decode: not measured: it ended with status 1" in capsys.readouterr().err
+    del gpu.outcomes["decode"]
+    assert run(gpu.root, profile="gpu") == 0
+    assert sentence not in page(gpu)
+
+
+def test_a_gpu_that_is_too_small_keeps_the_committed_measurement_and_is_no_failure(gpu, monkeypatch):
+    fake_execute(monkeypatch)
+    monkeypatch.setattr(build.remeasure, "too_small", lambda step: "it needs 24 GiB of GPU memory")
+    assert run(gpu.root, profile="gpu") == 0
+    assert gpu.ran == []
+    assert "this machine is too small: it needs 24 GiB of GPU memory" in page(gpu)
+    assert 'id="plot-tiny"' in page(gpu)
+
+
+def test_steps_stop_at_the_budget_and_the_next_run_goes_on(gpu, monkeypatch, capsys):
+    fake_execute(monkeypatch)
+    gpu.outcomes["decode"] = Outcome(50.0, 3)
+    assert run(gpu.root, profile="gpu") == 0
+    assert gpu.ran == [("decode", 100.0)]
+    assert "prefill: not measured: it is left for the next run of the same command" in capsys.readouterr().err
+    assert run(gpu.root, profile="gpu") == 0
+    assert [name for name, _ in gpu.ran] == ["decode", "prefill"]
+
+
+def test_a_step_asked_for_by_name_has_its_own_limit_and_runs_no_chapter(gpu, monkeypatch):
+    runs = fake_execute(monkeypatch)
+    assert run(gpu.root, "longer", profile="gpu") == 0
+    assert gpu.ran == [("longer", 1860)]
+    assert runs == []
+    with pytest.raises(BuildError, match="longer is a measurement on a GPU; build it with --profile gpu"):
+        run(gpu.root, "longer")
+
+
+def test_a_build_that_is_stopped_while_it_measures_says_what_waits(gpu, monkeypatch):
+    runs = fake_execute(monkeypatch)
+    gpu.outcomes["prefill"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run(gpu.root, profile="gpu")
+    said = page(gpu)
+    assert "has not come to its end" in said
+    assert "Waiting: prefill, 00_tiny." in said
+    assert "`sparda reproduce --profile gpu` goes on where it stopped" in said
+    del gpu.outcomes["prefill"]
+    assert run(gpu.root, profile="gpu") == 0
+    assert [name for name, _ in gpu.ran] == ["decode", "prefill", "prefill"]
+    assert runs == ["00_tiny"]
+    assert "has not come to its end" not in page(gpu)
+
+
+def test_a_chapter_that_fails_keeps_its_last_figures_and_the_page_says_why(repository, monkeypatch):
+    fake_execute(monkeypatch)
+    assert run(repository) == 0
+    fake_execute(monkeypatch, lambda folder: (_ for _ in ()).throw(RuntimeError("the sum < 0")))
+    assert run(repository, force=True) == 1
+    said = (repository / "figures" / "index.html").read_text()
+    assert "The last attempt to build this chapter failed" in said
+    assert "the sum &lt; 0" in said
+    assert 'id="plot-tiny"' in said
+    fake_execute(monkeypatch)
+    assert run(repository) == 0  # the results of before still stand
+    assert "failed" not in (repository / "figures" / "index.html").read_text()
+
+
+def test_what_a_killed_build_left_behind_is_removed_and_a_running_one_is_not(repository, monkeypatch):
+    fake_execute(monkeypatch)
+    state = repository / "figures" / ".state"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for pid in (gone.pid, os.getppid()):
+        (state / f"staging-{pid}-x").mkdir(parents=True)
+    assert run(repository) == 0
+    assert [path.name for path in state.glob("staging-*")] == [f"staging-{os.getppid()}-x"]
+
+
+def test_a_damaged_figure_or_report_costs_a_sentence_and_not_the_page(repository, monkeypatch):
+    fake_execute(monkeypatch)
+    assert run(repository) == 0
+    (repository / "figures" / "tiny.json").write_text('{"data": [')
+    (repository / "figures" / ".state" / "report.json").write_text("{")
+    said = gallery.write(repository, repository / "figures").read_text()
+    assert "tiny.json is damaged; `make reproduce CHAPTERS=00` writes it again" in said
+
+
+def test_a_polite_kill_ends_the_build_as_ctrl_c_does(repository):
+    started = repository / "started"
+    write_notebook(
+        repository, "00_tiny.ipynb", f"import time\nopen({str(started)!r}, 'w').close()\ntime.sleep(60)"
+    )
+    (repository / "figures" / "tiny.json").write_text("earlier")
+    code = (
+        "import pathlib, sys, sparda.cli, sparda.provenance as p; "
+        "p.ROOT = pathlib.Path(sys.argv[1]); sys.exit(sparda.cli.main(['reproduce']))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(repository)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    child.terminate()
+    assert child.wait(timeout=60) == 130
     assert (repository / "figures" / "tiny.json").read_text() == "earlier"
     assert not list((repository / "figures" / ".state").glob("staging-*"))

@@ -81,7 +81,9 @@ def ratios(beside: Beside, *, title: str, x: str, note: str) -> Any:
     figure.add_vline(x=1, line={"dash": "dot", "width": 1})
     figure.update_xaxes(title=x, rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=names, tickfont_size=11)
-    return _stamped(figure, beside, title, note, line_chars=75).update_layout(height=200 + 32 * len(names))
+    return _stamped(figure, beside, title, note, line_chars=75).update_layout(
+        height=230 + 32 * len(names), margin={"t": 126}
+    )
 
 
 def published_only(beside: Beside, *, title: str, y: str, note: str) -> Any:

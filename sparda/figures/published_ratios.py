@@ -57,7 +57,22 @@ def headline() -> Beside:
         if name:
             rows.append(("published", name, name, float(row["value"])))
             rows += [("measured", name, name, mine)] if mine else []
-    return Beside(joined(rows), "; ".join(dict.fromkeys(wheres)))
+    return Beside(joined(rows), _together(wheres))
+
+
+def _together(wheres: list[str]) -> str:
+    """Device, date and commits of several tables, what they share said once.
+
+    >>> _together(["H200 · 2026-11-30 · commit a, b", "H200 · 2026-11-30 · commit b, c"])
+    'H200 · 2026-11-30 · commit a, b, c'
+    """
+    commits: dict[str, list[str]] = {}
+    for where in wheres:
+        device, _, named = where.partition(" · commit ")
+        commits.setdefault(device, []).extend(named.split(", "))
+    return "; ".join(
+        f"{device} · commit {', '.join(sorted(set(named)))}" for device, named in commits.items()
+    )
 
 
 def _speeds() -> tuple[dict[tuple, float], list[str]]:

@@ -1,0 +1,145 @@
+"""What the gallery sets beside the paper: complete, true to both sides, and readable without scripts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("plotly")
+pytest.importorskip("pandas")
+
+from sparda import build_report, paper, remeasure
+from sparda.figures import catalogue, gallery, published, published_ratios
+from sparda.figures import published_tables as tables
+from sparda.figures.published_entries import BESIDE
+
+ROOT = Path(__file__).resolve().parents[2]
+DRAWN = [entry for entry in BESIDE if entry.draw]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The real gallery in another folder, with no figures of chapters."""
+    folder = tmp_path_factory.mktemp("gallery")
+    return gallery.write(ROOT, folder).read_text(encoding="utf-8"), folder
+
+
+@pytest.fixture
+def nothing_of_ours(monkeypatch, tmp_path):
+    monkeypatch.setattr(tables, "DATA", tmp_path)
+
+
+def test_every_published_table_has_an_entry():
+    files = {path.stem for path in (ROOT / "data" / "paper").glob("*.csv")}
+    assert {name for entry in BESIDE for name in entry.files} == files
+
+
+def test_every_figure_and_measurement_that_an_entry_names_exists():
+    figures = {figure.name for chapter in catalogue.read(ROOT).values() for figure in chapter.figures}
+    written = {name for step in remeasure.read(ROOT).steps.values() for name in step.writes}
+    for entry in BESIDE:
+        assert set(entry.see) <= figures, entry.name
+        assert set(entry.uses) <= written, entry.name
+
+
+def test_every_entry_gives_a_reason_and_what_cannot_be_ours_says_so():
+    for entry in BESIDE:
+        assert entry.reasons, entry.name
+        if entry.draw and not entry.uses:
+            assert any("ours yet" in reason for reason in entry.reasons), entry.name
+    text = " ".join(reason for entry in BESIDE for reason in entry.reasons)
+    assert "no accuracy at 8B" in text
+    assert "NOSA-8B is not ours yet" in text
+    assert "No A100 was at hand" in text
+
+
+@pytest.mark.parametrize("entry", DRAWN, ids=lambda entry: entry.name)
+def test_a_figure_has_both_sides_where_ours_exist_and_its_stamp_names_them(entry):
+    table, figure = published.draw(entry)
+    origins = set(table["origin"])
+    assert "published" in origins
+    stamp = figure.layout.meta["stamp"]
+    if "measured" in origins:
+        assert "ours: NVIDIA" in stamp
+    else:
+        assert "published numbers only" in stamp
+    assert entry.about in stamp
+
+
+@pytest.mark.parametrize("entry", DRAWN, ids=lambda entry: entry.name)
+@pytest.mark.usefixtures("nothing_of_ours")
+def test_without_measurements_the_published_numbers_are_drawn_alone(entry):
+    table, figure = published.draw(entry)
+    assert set(table["origin"]) == {"published"}
+    assert "published numbers only" in figure.layout.meta["stamp"]
+
+
+def test_the_published_points_are_the_papers():
+    table = tables.decode_vs_batch().table
+    theirs = table[(table["origin"] == "published") & (table["system"] == "SparDA")].set_index("x")["value"]
+    assert theirs[64] == paper.value(
+        "table4_decode_throughput", model="MiniCPM4.1-8B", method="SparDA", context="128K", batch="64"
+    )
+
+
+def test_our_ratio_is_that_of_the_two_rates_beside_it():
+    rates = tables.decode_vs_batch().table
+    ours = rates[rates["origin"] == "measured"].set_index(["system", "x"])["value"]
+    table = published_ratios.headline().table
+    ratios = table[table["origin"] == "measured"].set_index("system")["value"]
+    assert ratios["decode 128K, batch 4, over Sparse offload"] == ours["SparDA", 4] / ours["Sparse", 4]
+    peak = ours["SparDA", 64] / ours["Sparse, no offload", 4]
+    assert ratios["decode 128K, batch 64 to 4, over Sparse no offload"] == peak
+
+
+def test_this_machines_device_comes_first_then_the_committed_one(monkeypatch, tmp_path):
+    for name in ("nvidia-a100", "nvidia-h200", "nvidia-l4"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "decode.csv").write_text("")
+    monkeypatch.setattr(tables, "DATA", tmp_path)
+    monkeypatch.setattr(tables.provenance, "device", lambda: "NVIDIA L4")
+    assert tables.device("decode.csv") == "nvidia-l4"
+    monkeypatch.setattr(tables.provenance, "device", lambda: "a processor, 2 cores")
+    assert tables.device("decode.csv") == "nvidia-h200"
+    with pytest.raises(FileNotFoundError, match="make reproduce PROFILE=gpu"):
+        tables.device("none.csv")
+
+
+def test_the_page_works_offline_and_without_scripts(page):
+    text, folder = page
+    assert not re.search(r"(src|href)=\"https?:", text)
+    assert "This browser runs no scripts" in text
+    assert text.count("<details>") >= len(BESIDE)
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 8_000_000
+
+
+def test_every_entry_is_on_the_page_with_its_source_and_its_reasons(page):
+    text, _ = page
+    for entry in BESIDE:
+        assert f'id="paper-{entry.name}"' in text
+        for name in entry.files:
+            assert f">{name}.csv</a>" in text
+
+
+def test_a_figure_that_has_not_changed_is_not_written_again(page):
+    _, folder = page
+    before = {path: path.stat().st_mtime_ns for path in (folder / "published").iterdir()}
+    list(published.build(folder))
+    assert {path: path.stat().st_mtime_ns for path in (folder / "published").iterdir()} == before
+
+
+def test_the_committed_gallery_stays_below_its_size():
+    files = [path for path in (ROOT / "figures").rglob("*") if path.suffix in (".html", ".js")]
+    assert sum(path.stat().st_size for path in files) < 8_000_000
+
+
+def test_a_note_about_a_step_reaches_every_figure_that_reads_what_it_writes(tmp_path):
+    report = build_report.read(tmp_path)
+    report.kept("decode", "it was stopped", ["decode.csv"])
+    again = build_report.read(tmp_path)
+    assert list(again.about(["data/measured/nvidia-h200/decode.csv"])) == ["decode"]
+    assert again.about(["data/measured/nvidia-h200/prefill.csv"]) == {}
+    again.done("decode")
+    assert build_report.read(tmp_path).notes == {}
