@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sparda import simulate
-from sparda.figures.style import TEXT, series, stamp
+from sparda.figures.style import HATCH, TEXT, series, stamp
 from sparda.prefetch import RULE, Prefetch
 from sparda.timeline import AHEAD, Step
 from sparda.units import format_bytes, format_seconds
@@ -14,7 +14,6 @@ from sparda.units import format_bytes, format_seconds
 LOOKS = {"prep": 5, "attention": 0, "rest": 2, "copy": 1, "stall": 4}  # index of series()
 MEASURED = LOOKS | {"other": 3}  # what has no mark of its own, the simulator does not know
 PATTERNS = {"prep": ".", "attention": "", "rest": "/", "copy": "\\", "stall": "x", "other": "-"}
-LINES = {"fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.35, "size": 9, "solidity": 0.2}
 
 
 def timeline_table(step: Prefetch | Step):
@@ -86,7 +85,7 @@ def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
         rows = table[table["kind"] == kind]
         look = {
             "color": series(index)["marker"]["color"],
-            "pattern": {"shape": PATTERNS[kind], **LINES},
+            "pattern": {"shape": PATTERNS[kind], **HATCH},
             "opacity": [0.72 if layer % 2 else 1.0 for layer in _layers(rows)],
             "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
         }

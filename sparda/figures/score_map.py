@@ -6,6 +6,7 @@ import html
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ def score_map_figure(
         raise ValueError(f"no row for position {position}; take one of the table's, such as the last one")
     figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.06)
     figure.add_trace(_heat_map(table), row=1, col=1)
-    hover = [_hover_text(texts[int(b)]) if len(texts) else "" for b in query["block"].tolist()]
+    hover = [hover_text(texts[int(b)]) if len(texts) else "" for b in query["block"].tolist()]
     for choice, symbol in CHOICES.items():
         figure.add_trace(_marks(query, choice, symbol, hover), row=1, col=1)
     for choice, pattern in {"forced": "/", "learned": "x", "left out": ""}.items():
@@ -167,6 +168,7 @@ def _bars(query, choice: str, pattern: str, hover: Sequence[str]):
     )  # fmt: skip
 
 
-def _hover_text(text: str) -> str:
+@lru_cache(maxsize=4096)
+def hover_text(text: str) -> str:
     """One block's text in short lines, its signs escaped: plotly reads some HTML."""
     return "<br>".join(html.escape(line) for line in textwrap.wrap(text, 60)[:6])

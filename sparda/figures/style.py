@@ -7,6 +7,7 @@ serves light and dark pages. Two series always differ in dash and marker too, ne
 from __future__ import annotations
 
 import textwrap
+from functools import lru_cache
 
 STATUSES = ("measured", "modelled", "simulated")
 PALETTE = ("#2f7fc1", "#c8690a", "#12875f", "#b0559f", "#c94a4a", "#7d7a1f")
@@ -14,6 +15,13 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "cross", "triangle-up", "x")
 TEXT = "#757a82"
 GRID = "rgba(128,128,128,0.25)"
+HATCH = {
+    "fillmode": "overlay",
+    "fgcolor": "white",
+    "fgopacity": 0.35,
+    "size": 9,
+    "solidity": 0.2,
+}  # a bar's pattern
 HEAT = "Cividis"  # colour scale for heat maps: even in lightness, safe for colour-blind readers
 
 
@@ -30,6 +38,7 @@ def series(index: int) -> dict:
     }
 
 
+@lru_cache(maxsize=1)  # every redraw of a widget asks for it
 def template():
     """The plotly template of the workbench: transparent paper, quiet grid, legend at the right."""
     import plotly.graph_objects as go
@@ -79,6 +88,7 @@ def stamp(fig, status: str, note: str = "", *, where: str | None = None, line_ch
         where = here()
     line = " · ".join(part for part in (status, where, note) if part)
     text = "<br>".join(textwrap.wrap(line, line_chars))
-    fig.update_layout(template=template(), meta={"status": status, "stamp": line})
-    fig.update_layout(title_subtitle={"text": text, "font": {"size": 12}})
-    return fig
+    subtitle = {"text": text, "font": {"size": 12}}
+    return fig.update_layout(
+        template=template(), meta={"status": status, "stamp": line}, title_subtitle=subtitle
+    )

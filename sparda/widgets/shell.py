@@ -49,26 +49,27 @@ def live_figure(figure: Any) -> Any:
 
 
 def _for_life(figure: Any) -> Any:
-    title = figure.layout.title
+    title, margin = figure.layout.title, figure.layout.margin.t or 0
     lines = [title.text, *(title.subtitle.text or "").split("<br>")]
     small = "<br>".join(f'<span style="font-size:12px">{line}</span>' for line in lines[1:] if line)
-    figure.update_layout(title_text=f"{lines[0]}<br>{small}" if small else lines[0], title_subtitle=None)
-    return figure.update_layout(
-        autosize=True, margin_t=max(figure.layout.margin.t or 0, 42 + 18 * len(lines))
-    )
+    if small:
+        title.text, title.subtitle = f"{lines[0]}<br>{small}", None
+        figure.layout.margin.t = max(margin, 42 + 18 * len(lines))
+    figure.layout.autosize = True
+    return figure
 
 
 def redraw(chart: Any, figure: Any) -> None:
     """Make a live figure show what a figure with the same traces shows; only what differs is sent."""
     fresh = _for_life(figure)
-    pairs = zip(chart.data, fresh.data, strict=True)
-    found = [(_leaves(old.to_plotly_json()), _leaves(new.to_plotly_json())) for old, new in pairs]
-    changed = [
-        i for i, (old, new) in enumerate(found) if not all(_same(old.get(k), v) for k, v in new.items())
-    ]
-    keys = {k for old, new in (found[i] for i in changed) for k in new if not _same(old.get(k), new[k])}
-    traces = {key: [found[i][1].get(key) for i in changed] for key in keys}
-    chart.plotly_update(traces, _changed_layout(chart.layout, fresh.layout), changed or None)
+    with chart.batch_update():
+        for old, new in zip(chart.data, fresh.data, strict=True):
+            shown = _leaves(old.to_plotly_json())
+            for key, value in _leaves(new.to_plotly_json()).items():
+                if not _same(shown.get(key), value):
+                    old[key] = value
+        for key, value in _changed_layout(chart.layout, fresh.layout).items():
+            chart.layout[key] = value
 
 
 def _leaves(tree: Mapping, path: str = "") -> dict[str, Any]:
@@ -90,8 +91,7 @@ def _changed_layout(old: Any, new: Any) -> dict[str, Any]:
     """Titles, ranges, lanes and notes that differ."""
     names = ["title.text", *(f"{axis}.{key}" for axis in ("xaxis", "yaxis") for key in AXIS_KEYS)]
     names += [f"annotations[{i}].text" for i in range(len(new.annotations))]
-    changed = {name: new[name] for name in names if new[name] is not None and not _same(old[name], new[name])}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return {name: new[name] for name in names if new[name] is not None and not _same(old[name], new[name])}
 
 
 def status_line(text: str = "") -> Any:
