@@ -1,4 +1,4 @@
-"""The `sparda` command: reproduce, gallery, doctor, bench, eval, train."""
+"""The `sparda` command: reproduce, gallery, doctor, course, bench, eval, train."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import errno
 import sys
 
+from sparda import course
 from sparda.evaluation import command as evaluation
 from sparda.measure import command
 from sparda.training import command as training
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     page.set_defaults(run=_gallery)
     check = commands.add_parser("doctor", help="say what will and will not run on this machine")
     check.set_defaults(run=_doctor)
+    course.add_to(commands)
     command.add_to(commands)
     evaluation.add_to(commands)
     training.add_to(commands)

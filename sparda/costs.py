@@ -50,6 +50,21 @@ def compressed_key_bytes(
     return shape.n_layers * batch * n_windows * shape.n_kv_heads * shape.head_dim * dtype_bytes
 
 
+def proxy_index_bytes(
+    *, shape: ModelShape, n_tokens: int, share: float = 0.25, batch: int = 1, dtype_bytes: int = 2
+) -> int:
+    """Bytes of InfiniGen's index, a share of the channels of every key: L * B * T * H * (d * share) numbers.
+
+    >>> from sparda.spec import model
+    >>> proxy_index_bytes(shape=model("minicpm4.1-8b"), n_tokens=131_072)
+    536870912
+    """
+    _need(n_tokens, "n_tokens")
+    _need(batch, "batch")
+    channels = int(shape.head_dim * share)
+    return shape.n_layers * batch * n_tokens * shape.n_kv_heads * channels * dtype_bytes
+
+
 def block_bytes(*, head_dim: int, block_size: int = 64, dtype_bytes: int = 2) -> int:
     """Bytes of one block of one KV head, K and V together: the unit of every transfer.
 

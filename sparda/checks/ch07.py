@@ -73,7 +73,7 @@ def index_bytes(*, shape, sparsity, n_tokens: int, method: str) -> int:
     """Bytes that one sequence's scoring keeps on the GPU, all layers, 2 bytes a number."""
     if method == "sparda":
         return costs.compressed_key_bytes(shape=shape, sparsity=sparsity, n_tokens=n_tokens)
-    return shape.n_layers * n_tokens * shape.n_kv_heads * (shape.head_dim // 4) * 2
+    return costs.proxy_index_bytes(shape=shape, n_tokens=n_tokens)
 
 
 @checker
