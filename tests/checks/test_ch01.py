@@ -29,7 +29,7 @@ WRONG = [
         "a key and a value",
     ),
     ("ch01_ex1", lambda **s: 2 * s["n_layers"] * s["head_dim"] * s["dtype_bytes"], "expected 2310"),
-    ("ch01_ex1", lambda **s: "many", "TypeError"),
+    ("ch01_ex1", lambda **s: 2 * s["n_layers"] * s["n_kv_heads"] * s["head_dim"], "expected 2310"),
     ("ch01_ex2", lambda **s: (s["memory_bytes"] - s["weight_bytes"]) / s["bytes_per_sequence"], "whole ones"),
     ("ch01_ex2", lambda **s: (s["memory_bytes"] - s["weight_bytes"]) // s["bytes_per_sequence"], "answer 0"),
     ("ch01_ex2", lambda **s: s["memory_bytes"] // s["bytes_per_sequence"], "expected 2"),
@@ -66,3 +66,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(name, student, says):
     verdict = getattr(ch01, name)(student)
     assert verdict.status == "not yet"
     assert says in verdict.hint
+
+
+def test_an_answer_of_another_kind_is_told_so_and_raises_nothing():
+    assert "TypeError" in ch01.ch01_ex1(lambda **s: "many").hint
