@@ -99,7 +99,7 @@ def sums(table):
     for name, part in table.groupby("selector", sort=False):
         read = part["choice"] != "left out"
         missed = part[part["missed"]]
-        rows[name] = (part["mass"][read].sum(), missed["mass"].sum(), missed["block"].tolist())
+        rows[name] = (float(part["mass"][read].sum()), float(missed["mass"].sum()), missed["block"].tolist())
     return rows
 
 
