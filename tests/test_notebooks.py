@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,72 @@ def test_a_chapter_publishes_the_figures_that_are_declared_for_it():
         text = "\n".join(source(cell) for cell in read(ROOT / "notebooks" / chapter.notebook)["cells"])
         named = set(re.findall(r"publish\(\s*[\"'](\w+)", text))
         assert named == {figure.name for figure in chapter.figures}, chapter.notebook
+
+
+TEMPLATE = """**Promise.**
+**Time**
+## Parameters
+## Predict
+## By hand
+## The library says the same
+## Where it breaks
+## Exercises
+## Summary
+Next: """.split("\n")
+
+
+def off_template(book: dict) -> list[str]:
+    """The parts of the template that a chapter lacks, or that their order is another; Play may stand anywhere."""
+    prose = "\n".join(source(cell) for cell in book["cells"] if cell["cell_type"] == "markdown")
+    places = [prose.find(part) for part in TEMPLATE]
+    lacking = [part for part in (*TEMPLATE, "## Play") if part not in prose]
+    return lacking or ([] if places == sorted(places) else ["another order"])
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_follows_the_template(path):
+    assert off_template(read(path)) == []
+
+
+def test_a_part_that_is_missing_or_out_of_place_is_found():
+    cells = [{"cell_type": "markdown", "source": [part]} for part in (*TEMPLATE, "## Play")]
+    assert off_template({"cells": cells}) == []
+    assert off_template({"cells": cells[1:]}) == ["**Promise.**"]
+    assert off_template({"cells": cells[::-1]}) == ["another order"]
+
+
+@pytest.mark.parametrize(("path", "after"), list(pairwise(CHAPTERS)))
+def test_a_chapter_names_the_next_one(path, after):
+    assert f"Next: `{after.stem}`" in source(read(path)["cells"][-1])
+
+
+def test_chapters_name_only_chapters_that_exist():
+    known = {path.stem for path in CHAPTERS}
+    for path in CHAPTERS:
+        prose = "\n".join(source(cell) for cell in read(path)["cells"] if cell["cell_type"] == "markdown")
+        assert set(re.findall(r"`(\d\d_\w+)`", prose)) <= known
+        assert {n[:2] for n in re.findall(r"chapters? (\d\d)\b", prose)} <= {stem[:2] for stem in known}
+
+
+def course_map() -> dict[str, tuple[str, str]]:
+    """Chapter -> time in minutes and what comes before, as the README's course section has them."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    row = re.compile(
+        r"^\| \[\d\d [^\]]+\]\(notebooks/(\w+)\.ipynb\) \| (\d+) min \| ([^|]+) \|", re.MULTILINE
+    )
+    return {name: (minutes, before) for name, minutes, before in row.findall(text)}
+
+
+def test_the_course_map_has_every_chapter_and_six_hours():
+    found = course_map()
+    assert list(found) == [path.stem for path in CHAPTERS]
+    assert 330 <= sum(int(minutes) for minutes, _ in found.values()) <= 390
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_and_the_course_map_agree(path):
+    minutes, before = course_map()[path.stem]
+    assert f"**Time** {minutes} minutes. **Before** {before}." in source(read(path)["cells"][0])
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
