@@ -27,8 +27,8 @@ def explore_prompt(
     choices : of the first prompt, ``reader.read(...)``
     at      : start values; ``changes`` override its fields, as ``layer=12``; ``step=-1`` is the last token
     note    : model and device, for the stamp
-    live    : True for controls and a text box, False for two figures, at the first and the last token;
-              default: whether a person's notebook is running
+    live    : True for controls and a text box, False for two figures, at the first and the last token, small
+              ones without the blocks' texts; default: whether a person's notebook is running
 
     Raises TypeError for an unknown keyword, ValueError for a value outside of the choices.
     """
@@ -38,7 +38,7 @@ def explore_prompt(
     draw = _painter(reader, note)
     if live if live is not None else runtime.is_live():
         return _Explorer(reader, choices, at, draw).box
-    return [draw(choices, within(choices, replace(at, step=step)))[0] for step in (0, -1)]
+    return [draw(choices, within(choices, replace(at, step=step)), hover=False)[0] for step in (0, -1)]
 
 
 def _painter(reader: Reader, note: str):
@@ -47,12 +47,12 @@ def _painter(reader: Reader, note: str):
 
     where = here()
 
-    def draw(choices: Choices, at: At):
+    def draw(choices: Choices, at: At, *, hover: bool = True):
         table = choices_table(choices, at)
         size = choices.sparsity.block_size
         about = f"{int(choices.positions[0]) + 1} tokens in blocks of {size}, k {at.budget_blocks}"
         line = ", ".join(part for part in (note, about, *reader.missing) if part)
-        look = {"token": choices.tokens[at.step], "texts": choices.texts}
+        look = {"token": choices.tokens[at.step], "texts": choices.texts if hover else ()}
         return choices_figure(table, note=line, where=where, **look), table
 
     return draw

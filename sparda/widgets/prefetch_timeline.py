@@ -51,7 +51,7 @@ def _controls(state: Prefetch) -> dict:
     return {
         "transport": W.Dropdown(options=ways, value=state.transport, description="overlap", **shell.AT_ONCE),
         "batch": among("batch", (1, 2, 4, 8, 16, 32, 64), "batch"),
-        "n_tokens": among("n_tokens", (2**p for p in range(13, 21)), "context", lambda n: f"{n:,} tokens"),
+        "n_tokens": among("n_tokens", (2**p for p in range(13, 21)), "context", lambda n: f"{n // 1024}K"),
         "n_ctas": among("n_ctas", CTA_COUNTS, "CTAs"),
         "hit_rate": W.FloatSlider(
             value=state.hit_rate, min=0.5, max=1, step=0.01, description="hit rate at k", **shell.CONTROL

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from sparda.provenance import ROOT
 
 AT_ONCE = {"style": {"description_width": "104px"}, "layout": {"width": "330px"}}  # a choice: nothing between
@@ -81,10 +83,10 @@ def _leaves(tree: Mapping, path: str = "") -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    try:
-        return len(one) == len(other) and all(a == b for a, b in zip(one, other, strict=True))
-    except TypeError:
-        return one is other or one == other
+    """Equal values, whichever mixture of lists and arrays holds them."""
+    if one is other or one is None or other is None:
+        return one is other
+    return np.array_equal(np.asarray(one, dtype=object), np.asarray(other, dtype=object))
 
 
 def _changed_layout(old: Any, new: Any) -> dict[str, Any]:

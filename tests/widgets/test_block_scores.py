@@ -64,6 +64,25 @@ def test_another_layer_or_head_draws_another_map(maps, control, title, charts):
     assert title(box).startswith("Layer 1, KV head 1")
 
 
+def test_one_change_after_the_other_is_drawn(maps, control, messages, title, charts):
+    scores = maps.scores.clone()
+    scores[..., 0, 5:] = float("-inf")
+    box = explore_blocks(replace(maps, scores=scores), live=True)
+    for name, value in (("layer", 1), ("query", 255), ("layer", 2), ("KV head", 1), ("budget k", 12)):
+        control(box, name).value = value
+        assert "Problem" not in messages(box)
+    assert title(box).startswith("Layer 2, KV head 1: query 255 reads 12 of 16")
+    fresh = explore_blocks(
+        replace(maps, scores=scores), live=True, layer=2, head=1, position=255, budget_blocks=12
+    )
+    shown = [trace.to_plotly_json() for trace in charts(box)[0].data]
+    for old, new in zip(shown, charts(fresh)[0].data, strict=True):
+        for key in {"x", "y", "z", "customdata"} & set(old):
+            assert [list(row) if hasattr(row, "__len__") else row for row in old[key]] == [
+                list(row) if hasattr(row, "__len__") else row for row in new[key]
+            ]
+
+
 def test_a_live_figure_can_be_sent_as_strict_json(maps, control, charts):
     scores = maps.scores.clone()
     scores[..., 0, 5:] = float("-inf")  # no window of these blocks has ended
