@@ -42,6 +42,8 @@ def reproduce(wanted: list[str], profile: str, *, force=False, output: Path | No
         _sweep(build.state)
         names = [one.name for one in (*steps, *(chapters if steps else todo))]
         report.begin(" ".join(["sparda reproduce", *wanted, "--profile", profile]), names)
+        if names:  # from now on the page says what waits, even if this process is killed
+            gallery.write(root, build.output)
         failed = _measure(plan, steps, build, report, force)
         if steps:  # new measurements are inputs of chapters
             todo = [c for c in chapters if force or not chapter_build.is_current(c, build)]
@@ -163,8 +165,8 @@ def _try(step: Step, place: Place, budget: float) -> tuple[float, str, bool]:
         return 0.0, f"it is left for the next run of the same command: {spent}", False
     try:
         outcome = remeasure_run.run(step, place, limit_s=min(step.limit, budget))
-    except OSError as error:
-        return 0.0, ENOSPC if error.errno == errno.ENOSPC else " ".join(str(error).split()), True
+    except Exception as error:
+        return 0.0, _reason(error), True
     rows = f" ({outcome.rows} new rows were kept)" if outcome.problem and outcome.rows else ""
     return outcome.seconds, outcome.problem + rows, bool(outcome.problem)
 
@@ -187,14 +189,20 @@ def _run_chapters(todo: list[Chapter], build: Build, report: Report) -> int:
     return failed
 
 
+def _reason(error: Exception) -> str:
+    """An error in one line."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return ENOSPC
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _attempt(chapter: Chapter, build: Build) -> str:
     """Build one chapter and say how it went in one line; return what went wrong, empty if nothing."""
     start = time.monotonic()
     try:
         chapter_build.build_chapter(chapter, build)
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        reason = ENOSPC if full else " ".join(str(error).split()) or type(error).__name__
+        reason = _reason(error)
         print(f"{chapter.name}: FAILED: {reason}", file=sys.stderr)
         kept = build.output / "failed" / chapter.notebook
         if kept.is_file():

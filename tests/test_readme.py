@@ -36,3 +36,20 @@ def test_the_citation_file_is_complete(root):
     citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors", "license", "references"} <= set(citation)
     assert "arXiv:2606.04511" in str(citation["references"])
+
+
+@pytest.mark.model
+def test_the_lines_of_the_readme_run_one_after_the_other(root, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("transformers")
+    pytest.importorskip("pandas")
+    text = (root / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 3
+    monkeypatch.chdir(root)
+    names: dict = {}
+    for block in blocks:
+        block = block.replace("theirs.pt", "data/forecasts/smollm2-135m/forecast.safetensors")
+        exec(block.replace('"forecast.safetensors"', f"{str(tmp_path / 'out.safetensors')!r}"), names)
+    assert (tmp_path / "out.safetensors").is_file()
+    said = capsys.readouterr().out
+    assert "mass_recall" in said

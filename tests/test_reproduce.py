@@ -462,3 +462,35 @@ def test_a_polite_kill_ends_the_build_as_ctrl_c_does(repository):
     assert child.wait(timeout=60) == 130
     assert (repository / "figures" / "tiny.json").read_text() == "earlier"
     assert not list((repository / "figures" / ".state").glob("staging-*"))
+
+
+def test_a_build_that_is_killed_leaves_a_page_that_says_so_and_the_next_one_cleans_up(
+    repository, monkeypatch
+):
+    fake_execute(monkeypatch)
+    assert run(repository) == 0
+    started = repository / "started"
+    write_notebook(
+        repository, "00_tiny.ipynb", f"import time\nopen({str(started)!r}, 'w').close()\ntime.sleep(60)"
+    )
+    code = (
+        "import pathlib, sys, sparda.cli, sparda.provenance as p; "
+        "p.ROOT = pathlib.Path(sys.argv[1]); sys.exit(sparda.cli.main(['reproduce']))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(repository)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    child.kill()
+    child.wait()
+    said = (repository / "figures" / "index.html").read_text()
+    assert "has not come to its end" in said
+    assert "Waiting: 00_tiny." in said
+    assert 'id="plot-tiny"' in said
+    state = repository / "figures" / ".state"
+    assert list(state.glob("staging-*"))
+    assert run(repository) == 0
+    assert not list(state.glob("staging-*"))
+    assert "has not come to its end" not in (repository / "figures" / "index.html").read_text()

@@ -36,6 +36,7 @@ table { border-collapse: collapse; font-size: .875rem }
 td, th { padding: .1rem .75rem .1rem 0; text-align: left }
 .wide { overflow-x: auto }
 </style>
+<noscript><style>.plot { display: none }</style></noscript>
 <script src="plotly.min.js"></script></head><body>
 <h1>SparDA Workbench: figures</h1>
 <p>Every figure is made from the data beside it. Its second line says whether the numbers are
@@ -60,6 +61,7 @@ function draw() {
 if (window.Plotly) { draw(); dark.addEventListener("change", draw); }
 else {
   document.getElementById("no-plotly").hidden = false;
+  for (const plot of document.querySelectorAll(".plot")) plot.hidden = true;
   for (const hidden of document.querySelectorAll("figure noscript")) hidden.outerHTML = hidden.textContent;
 }
 </script></body></html>

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparda.figures.attention_time import thousands
 from sparda.figures.published_tables import SYSTEMS, Beside
-from sparda.figures.style import series, stamp
+from sparda.figures.style import TEXT, series, stamp
 
 LOOK = {"published": "published, H100", "measured": "ours"}
 
@@ -78,7 +78,7 @@ def ratios(beside: Beside, *, title: str, x: str, note: str) -> Any:
             figure.add_scatter(
                 x=part["value"], y=part["system"], mode="markers", marker=mark, name=LOOK[origin]
             )
-    figure.add_vline(x=1, line={"dash": "dot", "width": 1})
+    figure.add_vline(x=1, line={"dash": "dot", "width": 1, "color": TEXT})
     figure.update_xaxes(title=x, rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=names, tickfont_size=11)
     return _stamped(figure, beside, title, note, line_chars=75).update_layout(

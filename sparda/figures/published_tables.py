@@ -95,9 +95,8 @@ def decode_vs_batch(source: str = "table4_decode_throughput") -> Beside:
     """Table 4 at 128K against batch; or Figure 1c, whose points were read off the chart."""
     run = ours("decode")
     if source.startswith("fig1c"):
-        names = {"Sparse no offload": "Sparse, no offload"}
         rows = [
-            ("published", names.get(row["method"], row["method"]), int(batch), float(row["value"]))
+            ("published", PUBLISHED[row["method"], row["kv_location"]], int(batch), float(row["value"]))
             for row in paper.rows(source)
             for batch in re.findall(r"\d+", row["batch"])  # a flat line is drawn from 4 to 64
         ]
