@@ -153,3 +153,13 @@ def test_a_folder_with_work_in_it_is_left_alone(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.ipynb"]
     assert cli.main(["course"]) == 2
     assert "--student DIR" in capsys.readouterr().err
+
+
+def test_an_instructor_chapter_runs_to_its_end_and_says_ok(written):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    path = written["instructor"] / "01_kv_math.ipynb"  # arithmetic only: no weights, some seconds
+    book = nbformat.read(path, as_version=4)
+    where = {"metadata": {"path": str(path.parent)}}
+    nbclient.NotebookClient(book, timeout=120, kernel_name="python3", resources=where).execute()
+    said = [cell.outputs[0]["data"]["text/plain"] for cell in book.cells if course.is_exercise(cell)]
+    assert said == ["ok"] * len(said) != []
