@@ -71,7 +71,7 @@ def figure(rows, *, note: str = "", where: str | None = None):
         drawn.update_xaxes(tickformat=".0%", row=2)
     title = "What the teacher and the other choices are worth"
     drawn.update_layout(title_text=title, barmode="group")
-    drawn = stamp(drawn, "measured", note, where=where)
+    drawn = stamp(drawn, "measured", note, where=where, line_chars=80)  # right of long names
     return drawn.update_layout(margin_t=130, height=280 * (len(titles) + 1) - 100)
 
 

@@ -9,7 +9,7 @@ from sparda.linkmodel import CTA_COUNTS, LinkModel
 from sparda.prefetch import HIT_RATE, Prefetch, pick_ctas
 
 TICKS = [1, 2, 4, 8, 16, 32, 64, 132]
-ENGINE = 0.5  # the place of the copy engine on the axis: it takes no CTA
+ENGINE = 0.4  # the place of the copy engine on the axis: it takes no CTA
 PERCENT = [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
 
@@ -48,7 +48,7 @@ def curves_figure(table, fitted: LinkModel, *, where: str):
     names = ["copy<br>engine", *map(str, TICKS)]
     figure.update_xaxes(title="CTAs", type="log", tickvals=[ENGINE, *TICKS], ticktext=names, tickangle=0)
     figure.update_yaxes(title="GB/s", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title="slow-down of compute, % (log)", type="log", tickvals=PERCENT, row=1, col=2)
+    figure.update_yaxes(title="slow-down, % (log)", type="log", tickvals=PERCENT, row=1, col=2)
     figure.update_layout(title_text="Rate of the gather, and what it costs compute")
     return stamp(
         figure,
