@@ -122,11 +122,14 @@ def verdicts(book: dict) -> dict[str, Verdict]:
 def versions(root: Path, version: str) -> dict[str, dict]:
     """File name -> notebook of every chapter in one version.
 
-    Raises BuildError if a chapter has an exercise without a solution, or if its checkers do not say
-    "todo" of every stub (student) or "ok" of every answer (instructor).
+    Raises BuildError if there are no chapters, if one has an exercise without a solution, or if its checkers
+    do not say "todo" of every stub (student) or "ok" of every answer (instructor).
     """
     made, wanted = {}, {"student": "todo", "instructor": "ok"}[version]
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
+    paths = sorted((root / "notebooks").glob("*.ipynb"))
+    if not paths:
+        raise BuildError(f"no chapters in {root / 'notebooks'}; `sparda course` runs in a checkout")
+    for path in paths:
         book = json.loads(path.read_text(encoding="utf-8"))
         solutions = Solutions.read(root / "notebooks" / "solutions" / f"{path.stem}.py")
         tasks = {stub(cell).name for cell in book["cells"] if is_exercise(cell)}

@@ -153,6 +153,8 @@ def test_a_folder_with_work_in_it_is_left_alone(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.ipynb"]
     assert cli.main(["course"]) == 2
     assert "--student DIR" in capsys.readouterr().err
+    with pytest.raises(BuildError, match="runs in a checkout"):
+        course.versions(tmp_path, "student")
 
 
 def test_an_instructor_chapter_runs_to_its_end_and_says_ok(written):
