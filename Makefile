@@ -33,7 +33,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STAGE := tools/stage
 
 .NOTPARALLEL:
-.PHONY: help install reproduce test lint unit kernels notebooks smoke lab clean
+.PHONY: help install reproduce test lint unit kernels notebooks browser smoke lab clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -62,14 +62,14 @@ reproduce: $(STAMP) ## run the chapters and rebuild figures/ and figures/index.h
 	$(PY) -m sparda.cli reproduce $(CHAPTERS) --profile $(PROFILE) $(if $(FORCE),--force)
 	@echo "open figures/index.html"
 
-test: lint unit kernels notebooks smoke ## everything that .ci/run checks
+test: lint unit kernels notebooks browser smoke ## everything that .ci/run checks
 	@$(STAGE) --sum
 
 lint: $(STAMP) ## style and types
 	@$(STAGE) "lint" 90 bash -c '$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright'
 
 unit: $(STAMP) ## unit, property and doc tests
-	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 $(STAGE) "unit tests" 300 $(PY) -m pytest -q -n 2
+	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 $(STAGE) "unit tests" 300 $(PY) -m pytest -q -n 2 --ignore tests/browser
 
 kernels: $(STAMP) ## the kernels themselves, in Triton's interpreter, which must be chosen before the import
 	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(STAGE) "kernels" 120 $(PY) -m pytest -q -n 2 tests/kernels
@@ -77,6 +77,9 @@ kernels: $(STAMP) ## the kernels themselves, in Triton's interpreter, which must
 notebooks: $(STAMP) ## run every chapter in the smoke profile and compare its checked cells
 	@OMP_NUM_THREADS=1 SPARDA_STATIC=1 PLOTLY_RENDERER=plotly_mimetype $(STAGE) "notebooks" 240 \
 	  $(PY) -m pytest -q -n 2 --dist loadfile --nbval-lax --nbval-current-env -p no:cacheprovider $(NOTEBOOKS)
+
+browser: $(STAMP) ## every chapter in JupyterLab and headless Chromium; pictures and a report in build/browser
+	@$(STAGE) "browser" 480 $(PY) -m pytest -q tests/browser
 
 smoke: $(STAMP) ## build every figure in the smoke profile, under build/
 	@$(STAGE) "reproduce" 240 $(PY) -m sparda.cli reproduce --profile smoke --force

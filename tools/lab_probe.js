@@ -8,14 +8,14 @@ window.probe = (() => {
   const near = 4; // px that two boxes may share: a box is a little larger than its ink
   const overlap = (a, b) => a.width && b.width && Math.min(a.right, b.right) - Math.max(a.left, b.left) > near &&
     Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > near;
-  let graphText = null; // what the watched figures looked like before a key was pressed
+  let before = {}; // what the watched widget looked like before a key was pressed
 
-  // all that a figure draws, as a text: two that differ look different
-  const drawn = (root) =>
-    JSON.stringify(
-      graphs(root).map((graph) => [graph._fullLayout?.title?.text, [...graph.querySelectorAll("path, text, image, rect")]
-        .map((mark) => [mark.getAttribute("d") ?? mark.getAttribute("transform"), mark.textContent, mark.getAttribute("style"),
-          mark.getAttribute("href")])]));
+  // all that the figures of a widget draw, and what its sentences say: two that differ look different
+  const look = (root) => ({
+    figure: JSON.stringify(graphs(root).map((graph) => [...graph.querySelectorAll("path, text, image, rect")].map((mark) => [
+      mark.getAttribute("d") ?? mark.getAttribute("transform"), mark.textContent, mark.getAttribute("style"), mark.getAttribute("href")]))),
+    sentence: [...root.querySelectorAll(".widget-html")].map((line) => line.textContent).join("\n"),
+  });
 
   return {
     ready: () => Boolean(app() && panel()?.context?.isReady && panel().sessionContext?.isReady &&
@@ -59,7 +59,8 @@ window.probe = (() => {
         found.push(`${ticks[i - 1].says} lies on ${a.says}`));
       if (box.right > room.right + near) found.push("is wider than its output");
       return found.map((fault) => `${name}: ${fault}`);
-    }),
+    }).concat([...document.querySelectorAll(".jp-OutputArea .widget-readout, .jp-OutputArea .widget-label, .jp-OutputArea .widget-button")]
+      .filter((text) => text.scrollWidth > text.clientWidth + near).map((text) => `"${text.textContent}" is cut beside its control`)),
     // the controls of one widget, numbered for a locator; of a row of buttons the first that is not pressed
     controls(root) {
       const rows = new Set();
@@ -82,8 +83,20 @@ window.probe = (() => {
       const [now, top] = ["now", "max"].map((name) => Number(at.getAttribute(`aria-value${name}`)));
       return [now < top ? "ArrowRight" : "ArrowLeft"];
     },
-    watch: (root) => (graphText = drawn(root)),
-    changed: (root) => drawn(root) !== graphText,
+    watch: (root) => (before = look(root)),
+    changed: ([root, part]) => look(root)[part] !== before[part],
+    idle: () => panel().sessionContext.session.kernel.status === "idle" && !document.querySelector(".jp-OutputArea button:disabled"),
+    problems: () => [...document.querySelectorAll('.jp-OutputArea [role="status"]')].map((line) => line.textContent)
+      .filter((text) => text.startsWith("Problem:")),
+    // what a reader sees in each output that should be a widget: its visible text, and pictures that are there
+    seen: () => cells().filter((cell) => cell.model.sharedModel.outputs?.length).map((cell) => {
+      const area = cell.node.querySelector(".jp-Cell-outputArea");
+      return {
+        text: area.innerText,
+        pictures: [...area.querySelectorAll("img")].filter((img) => img.naturalWidth && img.getBoundingClientRect().width).length,
+        figures: area.querySelectorAll(".main-svg").length,
+      };
+    }),
     theme: (name) => app().commands.execute("apputils:change-theme", { theme: name }),
     themed: (light) => document.body.dataset.jpThemeLight === String(light),
     close: () => panel().sessionContext.shutdown(),

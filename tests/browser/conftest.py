@@ -50,10 +50,10 @@ def report(root):
 
 @pytest.fixture(scope="package")
 def chromium(report):
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     from lab_driver import BROWSER_FLAGS
-    from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
+    with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=BROWSER_FLAGS)
         report.say(f"Chromium {browser.version}")
         yield browser
@@ -61,8 +61,9 @@ def chromium(report):
 
 
 @pytest.fixture(scope="package")
-def lab(root, report):
+def lab(root, report, chromium):
     """JupyterLab over copies of the chapters: it saves as it pleases, and the repository stays as it is."""
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     from lab_driver import Lab
 
     server = Lab(root, report.folder / "lab")

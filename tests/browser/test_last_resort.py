@@ -1,0 +1,92 @@
+"""Where scripts or extensions are missing, the reader sees a sentence and the last good figure."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+TIMELINE = "from sparda.widgets.prefetch_timeline import explore_prefetch\nexplore_prefetch()"
+BLOCKS = """import torch
+from sparda.figures.score_map import ScoreMaps
+from sparda.spec import Sparsity
+from sparda.widgets.block_scores import explore_blocks
+positions = torch.arange(3, 512, 4)
+scores = torch.rand(3, 2, len(positions), 32)
+mass = scores.masked_fill(torch.arange(32) > positions[:, None] // 16, 0)
+rule = Sparsity(budget_blocks=4, block_size=16, local_blocks=1)
+explore_blocks(ScoreMaps(scores, mass / mass.sum(-1, keepdim=True), positions, ["text"] * 32, rule))"""
+SHOWN = """() => [...document.querySelectorAll("figure")].filter((figure) => figure.querySelector(".plot"))
+    .map((figure) => [figure.id, [...figure.querySelectorAll("img")].some((img) => img.naturalWidth > 50)])"""
+NO_BLOBS = "script-src 'self' 'unsafe-inline' 'unsafe-eval'"  # Lab runs; a widget's own script does not
+
+
+@pytest.fixture(scope="module")
+def book(lab):
+    """A notebook of the two main widgets on made-up numbers, which no model need be read for."""
+    import nbformat
+
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (TIMELINE, BLOCKS)])
+    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(made, lab.books / "widgets.ipynb")
+    return "widgets.ipynb"
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [{"without": "@jupyter-widgets/jupyterlab-manager"}, {"policy": NO_BLOBS}],
+    ids=["no-widget-extension", "scripts-blocked"],
+)
+def test_a_widget_that_cannot_run_leaves_a_sentence_and_the_last_figure(missing, lab, book, page, report):
+    report.heading(f"Widgets, {next(iter(missing.values()))}")
+    page.open(lab.address(book), **missing)
+    page.run_all(60)
+    page.until("probe.seen().length === 2 && probe.seen().every((output) => output.pictures)", 30)
+    for output in page.ask("seen"):
+        assert "No live figure here?" in output["text"]
+        assert "VBox(" not in output["text"]
+        assert output["figures"] == 0
+    assert page.ask("outputs", "error") == []
+    report.picture(page.tab, f"last-resort-{next(iter(missing))}")
+
+
+@pytest.fixture(scope="module")
+def gallery(root, report):
+    """The gallery of the committed figures, written anew."""
+    from sparda.figures import gallery
+
+    folder = report.folder / "figures"
+    shutil.copytree(root / "figures", folder, ignore=shutil.ignore_patterns("*.html", "chapters", "failed"))
+    return gallery.write(root, folder).as_uri()
+
+
+def test_the_gallery_without_scripts_shows_every_figure_as_a_picture(gallery, chromium, report):
+    report.heading("Gallery without scripts")
+    context = chromium.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(gallery)
+    shown = tab.evaluate(SHOWN)
+    assert shown
+    assert not (bare := [name for name, picture in shown if not picture]), f"no picture: {bare}"
+    report.picture(tab, "gallery-without-scripts")
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_gallery_draws_every_figure_and_asks_for_no_network(gallery, chromium, report, scheme):
+    report.heading(f"Gallery, {scheme}")
+    context = chromium.new_context(color_scheme=scheme)
+    tab = context.new_page()
+    said = []
+    tab.on("console", lambda message: message.type == "error" and said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda asked: asked.url.startswith("http") and said.append(f"asks for {asked.url}"))
+    tab.goto(gallery)
+    tab.wait_for_function(
+        "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))"
+    )
+    assert said == []
+    report.picture(tab, f"gallery-{scheme}", full_page=True)
+    context.close()
