@@ -27,8 +27,8 @@ def explore_blocks(
     view : start values; ``changes`` override its fields, such as ``layer=12`` or ``budget_blocks=4``; a
         position between two rows of the map moves to the earlier one
     note : model, text and context, for the stamp
-    live : True for sliders, False for two figures, at half and at the end of the prompt;
-        default: whether a person's notebook is running
+    live : True for sliders, False for two figures, at half and at the end of the prompt, small ones without
+        the blocks' texts; default: whether a person's notebook is running
 
     Raises TypeError for an unknown keyword, ValueError for a value outside of the maps.
     """
@@ -39,7 +39,8 @@ def explore_blocks(
     if live if live is not None else runtime.is_live():
         return _live(maps, view, draw)
     last = int(maps.positions[-1])
-    return [draw(_within(maps, replace(view, position=part * last // 4))) for part in (2, 4)]
+    views = [_within(maps, replace(view, position=part * last // 4)) for part in (2, 4)]
+    return [draw(view, hover=False) for view in views]
 
 
 def _within(maps: ScoreMaps, view: View) -> View:
@@ -66,9 +67,11 @@ def _painter(maps: ScoreMaps, note: str):
 
     where = here()
 
-    def draw(view: View):
+    def draw(view: View, *, hover: bool = True):
         table = score_map_table(maps, layer=view.layer, head=view.head, budget_blocks=view.budget_blocks)
-        return score_map_figure(table, position=view.position, texts=maps.texts, note=note, where=where)
+        return score_map_figure(
+            table, position=view.position, texts=maps.texts if hover else (), note=note, where=where
+        )
 
     return draw
 

@@ -38,7 +38,7 @@ def check_names(
 
 
 def live_figure(figure: Any) -> Any:
-    """A FigureWidget as wide as its cell, its stamp a part of the title.
+    """A FigureWidget that follows the width of the page, its stamp a part of the title.
 
     Lab draws a live figure before it is on the page; plotly then measures the title as nothing and would put
     the subtitle on top of it.
@@ -57,7 +57,8 @@ def _for_life(figure: Any) -> Any:
     if small:
         title.text, title.subtitle = f"{lines[0]}<br>{small}", None
         figure.layout.margin.t = max(margin, 42 + 18 * len(lines))
-    figure.layout.autosize = True
+    layout = figure.layout
+    layout.autosize, layout.height = True, layout.height or layout.template.layout.height
     return figure
 
 
