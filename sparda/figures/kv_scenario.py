@@ -5,12 +5,12 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, replace
 
-from sparda.prefetch import HIT_RATE
 from sparda import costs
 from sparda.blocks import count_blocks
 from sparda.bounds import Rates, decode_bound, misses_at, transfer_seconds
 from sparda.figures.kv_math import PLACEMENTS
 from sparda.figures.style import TEXT, series, stamp
+from sparda.prefetch import HIT_RATE
 from sparda.spec import Hardware, ModelShape, Sparsity, hardware, model, sparsity
 from sparda.units import format_bytes, gib
 
@@ -119,7 +119,7 @@ def scenario_figure(scenario: Scenario):
     labels = ["<br>".join(textwrap.wrap(item, 9)) for item in time["item"]]
     figure.add_bar(x=labels, y=time["value"], name="one step", marker_color=colour, row=1, col=2)
     figure.update_yaxes(title="GPU memory, GiB", row=1, col=1)
-    figure.update_xaxes(tickangle=0, row=1, col=2)
+    figure.update_xaxes(tickangle=0, tickfont_size=11, row=1, col=2)  # four labels in half a cell
     log = {"type": "log", "dtick": 1, "autorangeoptions": {"include": [0.1, 1000]}}
     figure.update_yaxes(title="one decode step, ms", row=1, col=2, **log)
     figure.update_layout(barmode="stack", title_text=scenario_title(scenario), title_font_size=14)
