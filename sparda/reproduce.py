@@ -34,7 +34,7 @@ def reproduce(wanted: list[str], profile: str, *, force=False, output: Path | No
     """
     root = Path(root or provenance.ROOT)
     default = root / "build" / "smoke" if profile == "smoke" else root / "figures"
-    build = Build(root, Path(output or default), profile)
+    build = Build(root, Path(output or default).resolve(), profile)  # a chapter runs in another folder
     plan, steps, chapters = _choose(root, wanted, profile)
     todo = [chapter for chapter in chapters if force or not chapter_build.is_current(chapter, build)]
     report = build_report.read(build.state)
@@ -66,7 +66,7 @@ def _choose(root: Path, wanted: list[str], profile: str) -> tuple[Plan, list[Ste
         if named := [step.name for step in steps if step.name in wanted]:
             raise BuildError(f"{named[0]} is a measurement on a GPU; build it with --profile gpu")
         steps = []
-    chapters = catalogue.choose(known, rest) if rest or not wanted else []
+    chapters = catalogue.choose(known, rest, plan.steps) if rest or not wanted else []
     catalogue.check_machine(profile)
     for chapter in chapters:
         catalogue.check_parameters(root / "notebooks" / chapter.notebook, chapter.parameters(profile))

@@ -142,6 +142,17 @@ def test_a_chapter_answers_to_its_number_its_name_and_its_figures(repository, na
     assert chapter.name == "00_tiny"
 
 
+def test_an_output_folder_may_be_relative(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    assert run(repository, output="elsewhere") == 0
+    assert (repository / "elsewhere" / "tiny.json").is_file()
+
+
+def test_an_unknown_step_is_refused_with_the_nearest_name(gpu):
+    with pytest.raises(BuildError, match="did you mean longer"):
+        run(gpu.root, "longr", profile="gpu")
+
+
 def test_an_unknown_chapter_is_refused_with_the_nearest_name(repository):
     with pytest.raises(BuildError, match="did you mean 00_tiny"):
         run(repository, "00_tinny")

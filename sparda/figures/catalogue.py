@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,8 +139,11 @@ def read(root: Path) -> dict[str, Chapter]:
     return found
 
 
-def choose(chapters: dict[str, Chapter], wanted: list[str]) -> list[Chapter]:
-    """Chapters by number ("02"), name, file name or one of their figures' names; all if none is wanted."""
+def choose(chapters: dict[str, Chapter], wanted: list[str], also: Iterable[str] = ()) -> list[Chapter]:
+    """Chapters by number ("02"), name, file name or one of their figures' names; all if none is wanted.
+
+    also : other names that may have been meant, for the message about an unknown one
+    """
     names = {}
     for chapter in chapters.values():
         aliases = {
@@ -151,7 +155,9 @@ def choose(chapters: dict[str, Chapter], wanted: list[str]) -> list[Chapter]:
         names |= dict.fromkeys(aliases, chapter.name)
     for name in wanted:
         if name not in names:
-            raise BuildError(f"unknown chapter or figure {name!r}; {closest(name, {**chapters, **names})}")
+            raise BuildError(
+                f"unknown chapter or figure {name!r}; {closest(name, {*chapters, *names, *also})}"
+            )
     picked = {names[name] for name in wanted} or set(chapters)
     return [chapter for chapter in chapters.values() if chapter.name in picked]
 
