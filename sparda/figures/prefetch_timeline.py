@@ -91,12 +91,18 @@ def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
         }
         bars.append(go.Bar(
             y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
-            customdata=rows["task"], hovertemplate="%{customdata}: %{x:.1f} us<extra></extra>",
-            text=[f"<b>{kind}</b>" if kind == "stall" else task for task in rows["task"]], textangle=0,
+            text=_names(kind, rows), textangle=0, hovertemplate="%{text}: %{x:.1f} us<extra></extra>",
             textposition="inside", insidetextanchor="middle", insidetextfont_color="white",
             legendgroup=kind, showlegend=legend,
         ))  # fmt: skip
     return bars
+
+
+def _names(kind: str, rows) -> list[str]:
+    """What stands in each bar: its kind and layer, a stall in bold."""
+    if kind != "stall":
+        return rows["task"].tolist()
+    return [f"<b>stall {layer}</b>" for layer in _layers(rows)]
 
 
 def _shown_us(table, shown_layers: int) -> float:
