@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparda import provenance
-from sparda.figures import gallery
 from sparda.figures.catalogue import BuildError, Chapter
 
 
@@ -174,8 +173,6 @@ def build_chapter(chapter: Chapter, build: Build) -> float:
     try:
         _execute(chapter, build, staging)
         _check_published(chapter, staging)
-        if build.profile != "smoke" and chapter.figures:  # smoke builds are for tests, not for readers
-            gallery.draw_pngs(staging)
         _write_provenance(chapter, build, staging)
         seconds = time.monotonic() - start
         _swap_in(chapter, build, staging, seconds, key)

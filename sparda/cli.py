@@ -29,7 +29,7 @@ def _gallery(options) -> int:
     from sparda.figures import gallery
     from sparda.provenance import ROOT
 
-    print(gallery.write(ROOT, ROOT / "figures"))
+    print(gallery.write(ROOT, ROOT / "figures", pictures=True))
     return 0
 
 

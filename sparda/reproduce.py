@@ -52,7 +52,7 @@ def reproduce(wanted: list[str], profile: str, *, force=False, output: Path | No
                 print(f"{chapter.name}: up to date")
                 report.done(chapter.name)
         failed += _run_chapters(todo, build, report)
-        gallery.write(root, build.output, pictures=profile != "smoke")
+        gallery.write(root, build.output, pictures=profile != "smoke")  # smoke builds are for tests only
     if failed:
         print(f"{failed} of {len(steps) + len(chapters)} chapters and steps failed", file=sys.stderr)
     return failed

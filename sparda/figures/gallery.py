@@ -9,12 +9,14 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from sparda import build_report
+from sparda import build_report, provenance
 from sparda.figures import catalogue, gallery_page, published
 
+DRAWN = "pictures.sha256"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 
 
@@ -35,46 +37,74 @@ async def _pictures(figures: dict[str, dict], browser: str) -> dict[str, bytes]:
         }
 
 
-def draw_pngs(folder: Path) -> None:
-    """Draw ``<name>.png`` beside every figure JSON of ``folder``; say why if that cannot be done.
+def draw_pngs(folder: Path, names: Iterable[str]) -> None:
+    """Draw ``<name>.png`` beside each ``<name>.json`` of ``folder`` that has changed since it was last drawn.
 
-    A PNG serves readers on a code-hosting page: white paper, dark ink, readable on any background.
+    names : of figures, such as "tiny" or "published/table4"; those that are not there are left out
+
+    A PNG serves readers on a code-hosting page: white paper, dark ink, readable on any background. The file
+    pictures.sha256 says which JSON each was drawn from, so a build without a browser leaves work, not doubt.
     """
+    drawn = _drawn(folder)
+    sources = {name: folder / f"{name}.json" for name in sorted(set(names))}
+    now = {name: provenance.sha256(path) for name, path in sources.items() if path.is_file()}
+    stale = [n for n, key in now.items() if drawn.get(n) != key or not (folder / f"{n}.png").is_file()]
+    if not stale:
+        return
     browser = find_browser()
     if browser is None or find_spec("kaleido") is None:
         print("no PNG drawn: that needs Chromium and the package kaleido; the PNGs here stay as they are")
         return
-    figures = {}
-    for path in sorted(folder.glob("*.json")):
-        figures[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-        figures[path.stem]["layout"].update(paper_bgcolor="white", font={"color": "#1c2024"})
+    figures = {name: json.loads(sources[name].read_text(encoding="utf-8")) for name in stale}
+    for figure in figures.values():
+        figure["layout"].update(paper_bgcolor="white", font={"color": "#1c2024"})
     try:
         pictures = asyncio.run(asyncio.wait_for(_pictures(figures, browser), timeout=60 + 10 * len(figures)))
-    except Exception as error:  # the browser's trouble must not cost the chapter's numbers
+    except Exception as error:  # the browser's trouble must not cost the numbers
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"no PNG drawn: {browser} failed ({reason[:200]}); the PNGs here stay as they are")
         return
     for name, picture in pictures.items():
-        (folder / f"{name}.png").write_bytes(picture)
+        _replace(folder / f"{name}.png", picture)
+        drawn[name] = now[name]
+    lines = [f"{key}  {name}.json\n" for name, key in sorted(drawn.items())]
+    _replace(folder / DRAWN, "".join(lines).encode())
+
+
+def _drawn(folder: Path) -> dict[str, str]:
+    """Figure -> hash of the JSON that its picture was drawn from."""
+    try:
+        lines = (folder / DRAWN).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = [line.split("  ", 1) for line in lines if "  " in line]
+    return {name.removesuffix(".json"): key for key, name in pairs}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file anew in one rename."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.write_bytes(content)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)  # what a full disk has cut off
 
 
 def write(root: Path, folder: Path, *, pictures: bool = False) -> Path:
     """Write ``folder/index.html`` from figures, figures.yml and the last build's report; return its path.
 
-    pictures : also draw PNGs of what stands beside the paper, where a browser is found
+    pictures : first draw the PNGs of all figures that have changed, where a browser is found
     """
     from plotly.offline import get_plotlyjs
 
     folder.mkdir(parents=True, exist_ok=True)
-    report = build_report.read(folder / ".state")
-    paper = (root / "data" / "paper").is_dir()
-    beside = list(published.build(folder, pictures=pictures)) if paper else []
-    page = gallery_page.page(root, folder, catalogue.read(root), report, beside)
+    report, chapters = build_report.read(folder / ".state"), catalogue.read(root)
+    beside = list(published.build(folder)) if (root / "data" / "paper").is_dir() else []
+    if pictures:
+        names = [figure.name for chapter in chapters.values() for figure in chapter.figures]
+        draw_pngs(folder, names + [f"published/{path.stem}" for _, path in beside if path])
+    page = gallery_page.page(root, folder, chapters, report, beside)
     for name, text in {"plotly.min.js": get_plotlyjs(), "index.html": page}.items():
-        fresh = folder / f".{name}.new"
-        try:
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, folder / name)
-        finally:
-            fresh.unlink(missing_ok=True)  # what a full disk has cut off
+        _replace(folder / name, text.encode())
     return folder / "index.html"
