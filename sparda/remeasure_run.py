@@ -5,6 +5,7 @@ A step writes into a staging folder; only at its end, or when it is stopped, its
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 from sparda import remeasure
 from sparda.remeasure import Place, Step
 
+_PR_SET_PDEATHSIG = 1
 GRACE_S = 20  # from a polite stop to a hard one
 
 
@@ -73,7 +75,7 @@ def _execute(arguments: list[str], cwd: Path, log: Path, limit_s: float) -> str:
         # a group of its own: whatever the step starts ends with it
         child = subprocess.Popen(
             arguments, cwd=cwd, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )  # fmt: skip
         try:
             status = child.wait(timeout=max(1.0, limit_s))
@@ -84,6 +86,11 @@ def _execute(arguments: list[str], cwd: Path, log: Path, limit_s: float) -> str:
             _stop(child)
             raise
     return f"it ended with status {status}: {last_line(log)}" if status else ""
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process with the build: one left over would disturb the next measurement."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _stop(child: subprocess.Popen) -> None:

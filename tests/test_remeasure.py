@@ -211,23 +211,60 @@ def test_files_that_are_no_tables_are_replaced_as_a_whole(place):
     assert not remeasure.is_current(one, place)
 
 
-def test_ctrl_c_ends_the_step_and_keeps_its_rows(place):
-    code = (
-        "import sys, json, pathlib, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from sparda import remeasure_run; from sparda.remeasure import Place, Step\n"
-        "root = pathlib.Path(sys.argv[1])\n"
-        "step = Step('decode', 'stub_step slow', ('decode.csv',), ('code',), 1, 1, 1)\n"
-        "remeasure_run.run(step, Place(root, root / 'measured', root / 'state', 'Fake'), limit_s=60)"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code, str(place.root)], stderr=subprocess.DEVNULL)
+CODE = """
+import sys, pathlib, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from sparda import remeasure_run
+from sparda.remeasure import Place, Step
+root = pathlib.Path(sys.argv[1])
+step = Step("decode", "stub_step slow", ("decode.csv",), ("code",), 1, 1, 1)
+remeasure_run.run(step, Place(root, root / "measured", root / "state", "Fake"), limit_s=60)
+"""
+
+
+def begin(place: Place) -> subprocess.Popen:
+    """A build in a process of its own, at the moment when its step has kept one row."""
+    build = subprocess.Popen([sys.executable, "-c", CODE, str(place.root)], stderr=subprocess.DEVNULL)
     until = time.monotonic() + 40
     while time.monotonic() < until and not list(place.state.glob("staging-*/decode.json")):
         time.sleep(0.1)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=40) != 0
+    return build
+
+
+def test_ctrl_c_ends_the_step_and_keeps_its_rows(place):
+    build = begin(place)
+    build.send_signal(signal.SIGINT)
+    assert build.wait(timeout=40) != 0
     assert rates(place) == {"4": "1"}
     assert not list(place.state.glob("staging-*"))
     assert remeasure.runs(place.folder / "decode.csv")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_step_ends_with_a_build_that_is_killed_and_the_tables_stand(place):
+    remeasure_run.run(step("100"), place, limit_s=60)
+    before = (place.folder / "decode.csv").read_bytes()
+    build = begin(place)
+    (stage,) = place.state.glob("staging-*")
+    build.kill()
+    build.wait()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and running(str(stage)):
+        time.sleep(0.1)
+    assert not running(str(stage))
+    assert (place.folder / "decode.csv").read_bytes() == before
+
+
+def running(word: str) -> list[str]:
+    """Processes whose command line holds this word."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word in file.read_text():
+                found.append(file.parent.name)
+        except OSError:
+            continue
+    return found
 
 
 class Card:

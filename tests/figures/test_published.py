@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("plotly")
-pytest.importorskip("pandas")
+pd = pytest.importorskip("pandas")
 
-from sparda import build_report, paper, remeasure
-from sparda.figures import catalogue, gallery, published, published_ratios
-from sparda.figures import published_tables as tables
-from sparda.figures.published_entries import BESIDE
+from sparda import build_report, paper, remeasure  # noqa: E402
+from sparda.figures import catalogue, gallery, published, published_ratios  # noqa: E402
+from sparda.figures import published_tables as tables  # noqa: E402
+from sparda.figures.benchmarks import Run  # noqa: E402
+from sparda.figures.published_entries import BESIDE  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAWN = [entry for entry in BESIDE if entry.draw]
@@ -92,6 +93,21 @@ def test_our_ratio_is_that_of_the_two_rates_beside_it():
     assert ratios["decode 128K, batch 4, over Sparse offload"] == ours["SparDA", 4] / ours["Sparse", 4]
     peak = ours["SparDA", 64] / ours["Sparse, no offload", 4]
     assert ratios["decode 128K, batch 64 to 4, over Sparse no offload"] == peak
+
+
+def test_rows_under_the_memory_cap_stand_beside_table_4_and_nowhere_else(monkeypatch):
+    run = tables.ours("decode")
+    capped = run.rows[run.rows["system"].isin(["SparDA", "Sparse"])].assign(gpu_memory_gib=80.0)
+    capped["tokens_per_s"] = 0.5 * capped["tokens_per_s"]
+    both = Run(pd.concat([run.rows, capped], ignore_index=True), run.where)
+    before = tables.decode_vs_batch().table
+    monkeypatch.setattr(tables, "ours", lambda name: both)
+    pd.testing.assert_frame_equal(tables.decode_vs_batch().table, before)
+    table = tables.decode_capped().table
+    ours = table[table["origin"] == "measured"].set_index(["system", "x"])["value"]
+    whole = before[before["origin"] == "measured"].set_index(["system", "x"])["value"]
+    assert ours["SparDA", 16] == 0.5 * whole["SparDA", 16]
+    assert ours["Sparse", 64] == 0.5 * whole["Sparse", 64]
 
 
 def test_this_machines_device_comes_first_then_the_committed_one(monkeypatch, tmp_path):
