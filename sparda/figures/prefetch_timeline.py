@@ -13,6 +13,7 @@ from sparda.units import format_bytes, format_seconds
 
 LOOKS = {"prep": 5, "attention": 0, "rest": 2, "copy": 1, "stall": 4}  # index of series()
 MEASURED = LOOKS | {"other": 3}  # what has no mark of its own, the simulator does not know
+TOGETHER = {"barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}}  # a name fits or is left out
 PATTERNS = {"prep": ".", "attention": "", "rest": "/", "copy": "\\", "stall": "x", "other": "-"}
 
 
@@ -66,8 +67,7 @@ def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars:
     table, looks = timeline_table(step), MEASURED if isinstance(step, Step) else LOOKS
     end = _shown_us(table, shown_layers)
     figure = go.Figure(_bars(table[table["start_us"] < end], looks))
-    figure.update_layout(barmode="overlay", title_text=timeline_title(step, table), title_font_size=15)
-    figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})  # a name that does not fit is left out
+    figure.update_layout(title_text=timeline_title(step, table), title_font_size=15, **TOGETHER)
     figure.update_xaxes(title=f"us; the first {shown_layers} layers", range=[0, end])
     figure.update_yaxes(categoryorder="array", categoryarray=_lanes(table))
     look = {"note": step.note(), "line_chars": line_chars}
@@ -99,10 +99,8 @@ def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
 
 
 def _names(kind: str, rows) -> list[str]:
-    """What stands in each bar: its kind and layer, a stall in bold."""
-    if kind != "stall":
-        return rows["task"].tolist()
-    return [f"<b>stall {layer}</b>" for layer in _layers(rows)]
+    """What stands in each bar: its kind and layer; a stall's word is short and bold, it must fit."""
+    return ["<b>stall</b>"] * len(rows) if kind == "stall" else rows["task"].tolist()
 
 
 def _shown_us(table, shown_layers: int) -> float:
@@ -142,7 +140,7 @@ def steps_figure(steps: Mapping[str, Step], *, shown_layers: int = 4, note: str 
     title = f"us; the first {shown_layers} layers of the slowest step"
     figure.update_xaxes(title=title, row=len(steps))
     figure.update_annotations(font_size=13, x=0, xanchor="left")
-    figure.update_layout(barmode="overlay", title_text="The same decode step, copied ahead and on demand")
+    figure.update_layout(title_text="The same decode step, copied ahead and on demand", **TOGETHER)
     where = "; ".join(dict.fromkeys(step.where for step in steps.values()))
     return stamp(figure, "measured", note, where=where).update_layout(height=560, margin_t=132)
 

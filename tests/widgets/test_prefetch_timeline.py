@@ -151,7 +151,7 @@ def test_an_exposed_stall_has_a_colour_a_pattern_and_its_name(charts):
     stall = bars["stall"]
     assert stall.marker.color not in {bar.marker.color for bar in others}
     assert stall.marker.pattern.shape not in {bar.marker.pattern.shape for bar in others}
-    assert list(stall.text) == [f"<b>stall {layer}</b>" for layer in range(1, 1 + len(stall.text))]
+    assert set(stall.text) == {"<b>stall</b>"}
 
 
 def test_every_control_has_a_name_and_takes_the_keyboard(control):
