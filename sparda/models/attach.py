@@ -99,9 +99,11 @@ def attach(
     if unknown := phases - set(PHASES):
         raise ValueError(f"unknown phases {sorted(unknown)}; choose from {', '.join(PHASES)}")
     watcher = Probe() if probe is True else probe or None
-    attachment = Attachment(make(selector, **selector_options), sparsity, frozenset(phases), watcher)
     layers = _attention_layers(model)
     _check_windows(layers[0].config)
+    here = layers[0].k_proj.weight
+    chooser = make(selector, **selector_options).to(here.device, here.dtype)
+    attachment = Attachment(chooser, sparsity, frozenset(phases), watcher)
     if any(module in _ATTACHED for module in layers):
         raise RuntimeError("this model is already attached; leave the first `with sparda.attach(...)` block")
     config: Any = layers[0].config

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import sparda
+from sparda.forecast import Forecast
 from sparda.spec import Sparsity
 
 transformers = pytest.importorskip("transformers")
@@ -172,3 +173,14 @@ def test_a_sliding_window_model_is_refused():
     mistral = transformers.MistralForCausalLM(config).eval()
     with pytest.raises(TypeError, match="sliding window of 16"), sparda.attach(mistral, sparsity=SMALL):
         pass
+
+
+@torch.no_grad()
+def test_forecast_weights_of_another_precision_are_taken_to_the_models(model):
+    weights = Forecast.untrained(n_layers=3, hidden=96, n_kv_heads=2, head_dim=16)
+    tokens, logits = prompt(120), []
+    for dtype in (torch.float32, torch.bfloat16):  # as computed, and as a file holds them
+        given = weights.to("cpu", torch.bfloat16).to("cpu", dtype)
+        with sparda.attach(model, selector="forecast", weights=given, sparsity=SMALL):
+            logits.append(model(tokens).logits)
+    assert torch.equal(*logits)
