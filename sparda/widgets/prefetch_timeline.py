@@ -91,7 +91,7 @@ def _presets(link: Any) -> Any:
 
 def _narrow(step: Prefetch | Step):
     """The timeline with its stamp, wrapped for the width of a notebook's cell."""
-    return timeline_figure(step, line_chars=76)
+    return timeline_figure(step, line_chars=76).update_layout(margin_t=132)  # for a stamp of four lines
 
 
 @lru_cache(maxsize=32)
