@@ -79,7 +79,7 @@ notebooks: $(STAMP) ## run every chapter in the smoke profile and compare its ch
 	  $(PY) -m pytest -q -n 2 --dist loadfile --nbval-lax --nbval-current-env -p no:cacheprovider $(NOTEBOOKS)
 
 browser: $(STAMP) ## every chapter in JupyterLab and headless Chromium; pictures and a report in build/browser
-	@$(STAGE) "browser" 480 $(PY) -m pytest -q tests/browser
+	@OMP_NUM_THREADS=1 $(STAGE) "browser" 480 $(PY) -m pytest -q tests/browser
 
 smoke: $(STAMP) ## build every figure in the smoke profile, under build/
 	@$(STAGE) "reproduce" 240 $(PY) -m sparda.cli reproduce --profile smoke --force

@@ -72,7 +72,7 @@ window.probe = (() => {
       return found.map((at, number) => {
         at.setAttribute("data-control", number);
         const label = at.closest(".widget-inline-hbox, .widget-inline-vbox, .jupyter-widgets")?.querySelector(".widget-label");
-        const kind = at.matches(".noUi-handle") ? "slider" : at.matches("textarea") ? "text" : at.type.replace("select-one", "select");
+        const kind = at.matches(".noUi-handle") ? "slider" : at.matches("textarea") ? "text" : at.type.replace("select-one", "select").replace("submit", "button");
         return [kind, (label?.textContent || at.textContent || at.ariaLabel || at.title || "").trim()];
       });
     },
