@@ -21,6 +21,8 @@ from pathlib import Path
 from sparda import provenance
 from sparda.figures.catalogue import BuildError, Chapter
 
+MOST_BYTES = 200_000  # of an executed chapter: more is slow to open, and to read
+
 
 @dataclass(frozen=True)
 class Build:
@@ -114,7 +116,13 @@ def _execute(chapter: Chapter, build: Build, staging: Path) -> None:
 
 
 def _check_published(chapter: Chapter, staging: Path) -> None:
-    """Exactly the declared figures, each with the declared status."""
+    """Exactly the declared figures, each with the declared status, and a chapter of bounded size."""
+    size = (staging / chapter.notebook).stat().st_size
+    if size > MOST_BYTES:
+        raise BuildError(
+            f"{chapter.notebook} takes {size} bytes when executed, and {MOST_BYTES} at most; show less in its "
+            "static figures, or publish a figure instead of displaying it twice"
+        )
     found = {path.stem for path in staging.glob("*.json")}
     declared = {figure.name: figure for figure in chapter.figures}
     for name in sorted(found ^ set(declared)):
@@ -150,7 +158,9 @@ def _write_provenance(chapter: Chapter, build: Build, staging: Path) -> None:
 
 def _swap_in(chapter: Chapter, build: Build, staging: Path, seconds: float, key: str) -> None:
     """Move the finished files to their places; the state comes last, so an interruption means a rebuild."""
-    outputs = {}
+    glossary, outputs = build.root / "notebooks" / "glossary.md", {}
+    if glossary.exists():
+        shutil.copy(glossary, build.output / "chapters")  # the chapters link it
     for path in sorted(staging.iterdir()):
         name = f"chapters/{path.name}" if path.suffix == ".ipynb" else path.name
         outputs[name] = provenance.sha256(path)
