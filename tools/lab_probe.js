@@ -48,7 +48,9 @@ window.probe = (() => {
       const box = graph.querySelector(".main-svg").getBoundingClientRect();
       const room = graph.closest(".jp-OutputArea-output").getBoundingClientRect();
       const texts = (path) => [...graph.querySelectorAll(path)].filter((text) => text.textContent.trim())
-        .map((text) => ({ says: `"${text.textContent.slice(0, 40)}"`, turned: text.getAttribute("transform"), at: text.getBoundingClientRect() }));
+        .map((text) => ({
+          says: `"${text.textContent.slice(0, 40)}"`, turned: text.getAttribute("transform"), at: text.getBoundingClientRect(),
+        }));
       const found = texts("text").filter(({ at }) => at.width && (at.left < box.left - near || at.right > box.right + near ||
         at.top < box.top - near || at.bottom > box.bottom + near)).map(({ says }) => `${says} is cut`);
       const labels = texts(".infolayer .gtitle, .gtitle-subtitle, .g-xtitle text, .g-ytitle text, .g-x2title text, .g-y2title text, " +
@@ -72,7 +74,8 @@ window.probe = (() => {
       return found.map((at, number) => {
         at.setAttribute("data-control", number);
         const label = at.closest(".widget-inline-hbox, .widget-inline-vbox, .jupyter-widgets")?.querySelector(".widget-label");
-        const kind = at.matches(".noUi-handle") ? "slider" : at.matches("textarea") ? "text" : at.type.replace("select-one", "select").replace("submit", "button");
+        const kinds = { "select-one": "select", submit: "button", textarea: "text" };
+        const kind = at.matches(".noUi-handle") ? "slider" : kinds[at.type] ?? at.type;
         return [kind, (label?.textContent || at.textContent || at.ariaLabel || at.title || "").trim()];
       });
     },
@@ -99,6 +102,6 @@ window.probe = (() => {
     }),
     theme: (name) => app().commands.execute("apputils:change-theme", { theme: name }),
     themed: (light) => document.body.dataset.jpThemeLight === String(light),
-    close: () => panel().sessionContext.shutdown(),
+    close: () => panel()?.sessionContext?.shutdown(),
   };
 })();

@@ -120,7 +120,7 @@ def scenario_figure(scenario: Scenario):
     figure.add_bar(x=labels, y=time["value"], name="one step", marker_color=colour, row=1, col=2)
     figure.update_yaxes(title="GPU memory, GiB", rangemode="nonnegative", row=1, col=1)
     figure.update_xaxes(tickangle=0, tickfont_size=11, row=1, col=2)  # four labels in half a cell
-    # plotly ends a log axis at the largest number to include, even below its data: only the lower end is given
+    # plotly ends a log axis at the largest number to include, even below its data: name the lower end only
     log = {"type": "log", "dtick": 1, "autorangeoptions": {"include": 0.1}}
     figure.update_yaxes(title="one decode step, ms", row=1, col=2, **log)
     figure.update_layout(barmode="stack", title_text=scenario_title(scenario), title_font_size=14)

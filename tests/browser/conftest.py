@@ -74,10 +74,11 @@ def lab(root, report, chromium):
 
 
 @pytest.fixture
-def page(chromium):
-    """A fresh page; its kernel ends with it."""
+def page(chromium, report, request):
+    """A fresh page; its last state is kept as a picture, and its kernel ends with it."""
     from lab_driver import Page
 
     opened = Page(chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT}))
     yield opened
+    report.picture(opened.tab, f"{request.node.callspec.id}-end")
     opened.close()
