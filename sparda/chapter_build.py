@@ -120,8 +120,8 @@ def _check_published(chapter: Chapter, staging: Path) -> None:
     size = (staging / chapter.notebook).stat().st_size
     if size > MOST_BYTES:
         raise BuildError(
-            f"{chapter.notebook} takes {size} bytes when executed, and {MOST_BYTES} at most; show less in its "
-            "static figures, or publish a figure instead of displaying it twice"
+            f"{chapter.notebook} takes {size} bytes when executed, and {MOST_BYTES} at most; show less in "
+            "its static figures, or publish a figure instead of displaying it twice"
         )
     found = {path.stem for path in staging.glob("*.json")}
     declared = {figure.name: figure for figure in chapter.figures}

@@ -247,9 +247,9 @@ def test_a_stamp_that_differs_from_the_declared_status_fails_its_chapter(reposit
 
 def test_a_chapter_that_has_grown_too_large_is_refused(repository, monkeypatch, capsys):
     fake_execute(monkeypatch)
-    monkeypatch.setattr("sparda.chapter_build.MOST_BYTES", 10)
+    monkeypatch.setattr("sparda.chapter_build.MOST_BYTES", 1)
     assert run(repository) == 1
-    assert "10 at most; show less" in capsys.readouterr().err
+    assert "1 at most; show less" in capsys.readouterr().err
 
 
 def test_a_disk_that_fills_inside_a_cell_is_named(repository, capsys):
