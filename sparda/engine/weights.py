@@ -49,7 +49,8 @@ def _check(config: Any, inner: Any, max_tokens: int) -> None:
         )
     if max_tokens > config.max_position_embeddings:
         raise ValueError(
-            f"max_tokens = {max_tokens} passes the model's context of {config.max_position_embeddings}"
+            f"max_tokens = {max_tokens} passes the model's context; make the engine with "
+            f"max_tokens={config.max_position_embeddings} or less"
         )
     if getattr(config, "sliding_window", None):
         raise TypeError("the engine has no sliding windows; load the model with sliding_window=None")

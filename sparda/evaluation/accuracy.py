@@ -103,8 +103,7 @@ def measure(
     Dense, where it is asked for, comes first; tasks where it scores no more than ``COUNTS`` are then left
     out, unless ``all_tasks``. KeyError: an unknown task.
     """
-    if unknown := sorted(set(names) - set(tasks.TASKS)):
-        raise KeyError(f"unknown task {unknown[0]!r}; choose from {', '.join(tasks.TASKS)}")
+    check_tasks(names)
     jobs = [
         Job(method, sparsity, context, tuple(names))
         for context in contexts
@@ -122,6 +121,12 @@ def measure(
     ]
     for result in work([job for job in others if job.names]):
         done(result)
+
+
+def check_tasks(names: Iterable[str]) -> None:
+    """KeyError: a task that there is not."""
+    if unknown := sorted(set(names) - set(tasks.TASKS)):
+        raise KeyError(f"unknown task {unknown[0]!r}; choose from {', '.join(tasks.TASKS)}")
 
 
 def plan(methods: Iterable[str], context: int, shares: Sequence[float]) -> list[tuple[str, Sparsity]]:

@@ -19,6 +19,7 @@ from sparda.measure import tables
 from sparda.measure.bench import describe_machine
 from sparda.measure.runs import folder_for
 from sparda.measure.tables import Table
+from sparda.text import read_text
 
 
 def subject(options: Namespace, device: torch.device) -> Subject:
@@ -49,6 +50,9 @@ class Keeper:
 
 def run_accuracy(options: Namespace, device: torch.device) -> None:
     """Fill accuracy.csv and samples.csv cell by cell, and compare methods in pairs.csv."""
+    accuracy.check_tasks(options.tasks or ())
+    for context in options.context:
+        accuracy.plan(options.methods, context, options.shares)  # refused before a model is loaded
     doing = jobs.here(options, device)
     who = doing.subject
     for method in options.methods:
@@ -95,6 +99,11 @@ def run_recall(options: Namespace, device: torch.device) -> None:
     """Fill recall.csv, one text and context after the other."""
     from sparda.engine.weights import from_hugging_face
 
+    for text in options.texts:
+        read_text(text)  # refused before a model is loaded
+    for context in options.context:
+        first = 64 * max(rule(context, share).budget_blocks for share in options.shares)
+        recall.draw_places(context, options.queries, first, options.seed)
     who = subject(options, device)
     keeper = Keeper(who, folder_for(device, options.out))
     decoder = from_hugging_face(who.model, max(options.context))

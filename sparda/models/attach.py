@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sparda.attention import block_attention, dense_attention
+from sparda.forecast import Shape
 from sparda.models.probe import Probe
 from sparda.selectors import All, LayerView, Selector, make
 from sparda.spec import Sparsity
@@ -103,6 +104,7 @@ def attach(
     _check_windows(layers[0].config)
     here = layers[0].k_proj.weight
     chooser = make(selector, **selector_options).to(here.device, here.dtype)
+    chooser.check(Shape.of(model))
     attachment = Attachment(chooser, sparsity, frozenset(phases), watcher)
     if any(module in _ATTACHED for module in layers):
         raise RuntimeError("this model is already attached; leave the first `with sparda.attach(...)` block")

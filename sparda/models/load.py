@@ -76,6 +76,8 @@ def load(
     """
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype such as torch.float32, got {dtype!r}")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here, or this torch has none; use device='cpu'")
     if dtype is None and torch.device(device).type == "cpu":
         dtype = torch.float32
     name = str(name_or_path)

@@ -39,6 +39,12 @@ __all__ = [
 ]
 
 
+HOW = {  # to make a selector that needs more than its name
+    "forecast": "weights=Forecast.load(file, Shape.of(model)); `sparda train` makes a file for a model",
+    "proxy": "selector=Proxy.calibrate(model, ids), with ids [1, T] of some text",
+}
+
+
 def make(name: str | Selector, **options) -> Selector:
     """Return a selector by name with its options; ValueError lists the names, TypeError the options."""
     if isinstance(name, Selector):
@@ -51,7 +57,8 @@ def make(name: str | Selector, **options) -> Selector:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise TypeError(f"selector {name!r} has no option {unknown}; it has {known or 'none'}")
-    try:
-        return SELECTORS[name](**options)
-    except TypeError as error:
-        raise TypeError(f"selector {name!r} is incomplete: {error}; it has {known}") from None
+    needed = [key for key, p in inspect.signature(SELECTORS[name]).parameters.items() if p.default is p.empty]
+    if missing := [key for key in needed if key not in options]:
+        how = HOW.get(name, "give them as keywords")
+        raise TypeError(f"selector {name!r} needs {', '.join(missing)}: {how}")
+    return SELECTORS[name](**options)

@@ -14,6 +14,7 @@ from torch import Tensor
 from sparda import blocks
 from sparda.attention import query_slices
 from sparda.cache import rotate
+from sparda.forecast import Shape
 from sparda.kernels import compress_keys, select_topk
 from sparda.spec import Sparsity
 
@@ -100,6 +101,9 @@ class Selector(ABC):
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Selector:
         """The same selector with its weights there; itself, where it has none."""
         return self
+
+    def check(self, shape: Shape) -> None:  # noqa: B027
+        """ValueError, with a sentence, if its weights are another model's; it may have none."""
 
     def ahead_weights(self, layer: int) -> Tensor:
         """Rows [n * d, hidden] that foresee ``layer``'s choice from the layer before (layer 0: from itself).

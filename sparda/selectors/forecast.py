@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparda.forecast import Forecast as Weights
+from sparda.forecast import Shape
 from sparda.kernels import score_blocks
 from sparda.selectors.base import LayerView, Selector
 
@@ -17,6 +18,16 @@ class Forecast(Selector):
     weights: Weights = field(repr=False)
     name = "forecast"
     looks_ahead = True
+
+    def __post_init__(self):
+        if not isinstance(self.weights, Weights):
+            raise TypeError(
+                "weights is a Forecast, as Forecast.load(file, Shape.of(model)) gives it; got "
+                f"{type(self.weights).__name__}"
+            )
+
+    def check(self, shape: Shape) -> None:
+        self.weights.check(shape)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Forecast:
         return replace(self, weights=self.weights.to(device, dtype))

@@ -98,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"sparda: {error}", file=sys.stderr)
         return 1
     except (ValueError, TypeError, KeyError, FileNotFoundError, ImportError) as error:
-        print(f"sparda: {error.args[0] if error.args else error}", file=sys.stderr)
+        said = error if isinstance(error, OSError) or not error.args else error.args[0]
+        print(f"sparda: {said}", file=sys.stderr)
         return 2
 
 

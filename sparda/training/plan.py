@@ -62,7 +62,8 @@ class Plan:
             )
         if self.sequences % self.step_sequences:
             raise ValueError(
-                f"a round of {self.sequences} sequences is no multiple of the {self.step_sequences} of a step"
+                f"a round's {self.sequences} sequences are no multiple of a step's {self.step_sequences}; "
+                "change --sequences or --step-sequences"
             )
         small = [f.name for f in fields(self) if f.type == "int" and getattr(self, f.name) < 1]
         if wrong := set(small) - {"positions", "warmup"}:

@@ -184,3 +184,16 @@ def test_forecast_weights_of_another_precision_are_taken_to_the_models(model):
         with sparda.attach(model, selector="forecast", weights=given, sparsity=SMALL):
             logits.append(model(tokens).logits)
     assert torch.equal(*logits)
+
+
+def test_a_forecast_of_another_model_is_refused_with_a_sentence(model):
+    weights = Forecast.untrained(n_layers=3, hidden=64, n_kv_heads=2, head_dim=16)
+    with (
+        pytest.raises(ValueError, match=r"belongs to another model: .*64 channels, but the model has 96"),
+        sparda.attach(model, selector="forecast", weights=weights, sparsity=SMALL),
+    ):
+        pass
+    with pytest.raises(ValueError, match="belongs to another model"):
+        sparda.Engine(model, selector="forecast", weights=weights, sparsity=SMALL, max_tokens=256)
+    with pytest.raises(TypeError, match=r"Forecast.load\(file, Shape.of\(model\)\)"):
+        sparda.Engine(model, selector="forecast", weights="file", sparsity=SMALL, max_tokens=256)

@@ -68,7 +68,7 @@ def test_the_forecast_chooses_by_dot_products_with_the_layer_before():
 
 
 def test_a_forecast_without_weights_or_without_the_layer_before_says_so():
-    with pytest.raises(TypeError, match=r"incomplete.*weights"):
+    with pytest.raises(TypeError, match=r"needs weights: .*Forecast.load"):
         make("forecast")
     weights = Weights.untrained(n_layers=5, hidden=32, n_kv_heads=2, head_dim=64)
     with pytest.raises(ValueError, match="needs the layer before"):
