@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import sys
 from pathlib import Path
 
@@ -69,12 +70,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _check_place(folder: Path) -> None:
+    """OSError: the folder cannot be made or written."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "this is a file", str(there))
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, "not allowed", str(there))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit status: 0 done, 1 a chapter failed, 2 wrong input, 130 Ctrl-C."""
     options = parser().parse_args(arguments)
     try:
         if isinstance(out := getattr(options, "out", None), Path):
-            out.mkdir(parents=True, exist_ok=True)  # not after minutes of work
+            _check_place(out)  # not after minutes of work
         return options.run(options)
     except KeyboardInterrupt:
         print("\nsparda: stopped by Ctrl-C; what was built before is untouched", file=sys.stderr)
