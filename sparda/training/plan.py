@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparda.blocks import count_blocks
 from sparda.distill import Recipe
 from sparda.spec import Sparsity
 
@@ -59,6 +60,11 @@ class Plan:
             raise ValueError(
                 f"{self.length} tokens hold no query that has a block to choose, beside "
                 f"{self.sparsity.forced_blocks} forced ones; raise --length over {self.least + self.tail}"
+            )
+        if (k := self.sparsity.budget_blocks) >= (every := count_blocks(self.length, self.sparsity)):
+            raise ValueError(
+                f"every block is kept at k = {k} of {every} blocks, so there is nothing to learn; raise --length "
+                f"over {k * self.sparsity.block_size}, or lower --budget"
             )
         if self.sequences % self.step_sequences:
             raise ValueError(

@@ -83,6 +83,7 @@ def test_two_processes_give_what_one_gives(tiny_folder, tmp_path):
         (["--text", "none.txt"], "no file or folder none.txt"),
         (["--teacher", "best"], "choose from mass, fine, coarse"),
         (["--length", "64"], "raise --length"),
+        (["--budget", "8"], "every block is kept at k = 8 of 8 blocks"),
         (["--model", "no-such-model"], "unknown model"),
         (["--init", "zero"], "query, random or a folder"),
     ],
