@@ -65,6 +65,24 @@ def read(
     return Sequences(np.stack(sequences), length, what)
 
 
+def check_apart(text: Sequence[str], held_out: Sequence[str]) -> None:
+    """ValueError: a file, or a data set with its split, is trained on and held out too."""
+    one, other = (
+        {file.resolve() for source in sources for file in _files(source)} for sources in (text, held_out)
+    )
+    if both := sorted(one & other):
+        raise ValueError(
+            f"{both[0].name} is in both --text and --held-out, but recall must be measured on text that was "
+            "not trained on; take it out of one of them"
+        )
+
+
+def _files(source: str) -> list[Path]:
+    """The files of a source, ascending; what is no folder stands for itself."""
+    path = Path(source)
+    return sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES) if path.is_dir() else [path]
+
+
 def _packed(path: Path, vocab: int, length: int) -> Sequences:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}; make it with `python -m sparda.corpus {path.parent}`")
@@ -89,11 +107,9 @@ def _documents(source: str) -> Iterator[str]:
     if source.startswith("hf:"):
         yield from _data_set(source)
         return
-    path = Path(source)
-    if not path.exists():
+    if not Path(source).exists():
         raise FileNotFoundError(f"no file or folder {source}; check the path (a data set is hf:owner/name)")
-    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES)
-    if not files:
+    if not (files := _files(source)):
         raise ValueError(f"the folder {source} holds no text ({', '.join(SUFFIXES)})")
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")

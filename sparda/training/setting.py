@@ -32,6 +32,7 @@ def prepare(options: argparse.Namespace, plan: Plan, budgets: Sequence[Sparsity]
     """Load and check everything before anything is computed; bf16 on a GPU, float32 elsewhere."""
     from accelerate import Accelerator
 
+    data.check_apart(options.text, options.held_out)
     accelerator = Accelerator()
     on_gpu = accelerator.device.type == "cuda"
     model, tokenizer = load.load(

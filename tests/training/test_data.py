@@ -89,6 +89,18 @@ def test_bad_text_is_refused_with_a_remedy(tmp_path):
         data.read([str(tmp_path / "folder")], Letters(), 128, 4)
 
 
+def test_text_that_is_trained_on_and_held_out_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "b.txt").write_text("y")
+    data.check_apart(
+        [str(tmp_path / "a.txt"), "hf:owner/books"], [str(tmp_path / "b.txt"), "hf:owner/books:test"]
+    )
+    with pytest.raises(ValueError, match=r"b.txt is in both --text and --held-out"):
+        data.check_apart([str(tmp_path)], [str(tmp_path / "sub" / ".." / "b.txt")])
+    with pytest.raises(ValueError, match="books is in both"):
+        data.check_apart(["hf:owner/books"], ["hf:owner/books"])
+
+
 def test_a_hugging_face_data_set_is_streamed_by_split_and_column(monkeypatch):
     def load_dataset(name, split, streaming):
         assert (name, split, streaming) == ("owner/books", "test", True)
