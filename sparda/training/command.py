@@ -89,11 +89,17 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; 0 done, 1 stopped by a loss that is no number, 2 wrong input."""
+    """Train; 0 done, 1 stopped by a loss that is no number, 2 wrong input, 130 Ctrl-C."""
+    from sparda.training.checkpoint import NAME
     from sparda.training.loop import NotANumber
 
     try:
         return _train(options)
+    except KeyboardInterrupt:
+        path = options.out / NAME
+        kept = f"the same command goes on from {path}" if path.exists() else "nothing was kept yet"
+        print(f"sparda: stopped by Ctrl-C; {kept}", file=sys.stderr)
+        return 130
     except NotANumber as error:
         print(f"sparda: {error}", file=sys.stderr)
         return 1

@@ -128,17 +128,17 @@ class Run:
         began = time.perf_counter()
         if self.round == 0:
             self._report([], began)  # validates before anything is spent
-        while self.round < self.plan.rounds:
-            losses = self._one_round()
-            self.round += 1
-            self.bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
-            out_of_time = self._out_of_time(began)
-            if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
-                self._report(losses, began)
-                self._keep()
-            if out_of_time:
-                break
-        self.bar.close()
+        with self.bar:  # closed by Ctrl-C too, so that what is said then stays the last line
+            while self.round < self.plan.rounds:
+                losses = self._one_round()
+                self.round += 1
+                self.bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
+                out_of_time = self._out_of_time(began)
+                if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
+                    self._report(losses, began)
+                    self._keep()
+                if out_of_time:
+                    break
         return [learner.student for learner in self.learners]
 
     def _one_round(self) -> list[Tensor]:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from sparda.cli import main
 from sparda.forecast import Forecast, Shape
+from sparda.training.loop import Run
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -45,6 +46,26 @@ def test_a_run_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tiny_folder
     assert main(arguments(tiny_folder, parts)) == 0
     a, b = (load_file(f / "forecast.safetensors") for f in (whole, parts))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_ctrl_c_says_last_where_the_checkpoint_is_and_the_same_command_goes_on(
+    tiny_folder, tmp_path, capsys, monkeypatch
+):
+    done, one_round = [], Run._one_round
+
+    def interrupted(run):
+        if done:
+            raise KeyboardInterrupt
+        done.append(run.round)
+        return one_round(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_one_round", interrupted)
+        assert main(arguments(tiny_folder, tmp_path)) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"the same command goes on from {tmp_path / 'checkpoint.safetensors'}")
+    assert main(arguments(tiny_folder, tmp_path)) == 0
+    assert json.loads((tmp_path / "card.json").read_text())["rounds_done"] == 3
 
 
 def test_a_second_phase_goes_on_from_the_weights_of_each_seed(tiny_folder, tmp_path):
