@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sparda.kernels.add_norm import add_norm
+    from sparda.kernels.block_mass import block_mass
     from sparda.kernels.compress_keys import compress_keys
     from sparda.kernels.gather_misses import gather_misses
     from sparda.kernels.replay_scores import replay_scores
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_norm",
+    "block_mass",
     "compress_keys",
     "gather_misses",
     "replay_scores",

@@ -29,6 +29,7 @@ from torch.nn.functional import pad
 
 from sparda import blocks
 from sparda.attention import query_slices
+from sparda.kernels import block_mass
 from sparda.soft_topk import soft_topk
 from sparda.spec import Sparsity
 
@@ -80,24 +81,15 @@ def teach(q: Tensor, k: Tensor, positions: Tensor, sparsity: Sparsity, recipe: R
     q [X, H_q, P, d] and k [X, H, T, d] post-RoPE, positions [P] on the CPU, ascending
     returns float32: [X, H, P, N] mass of blocks, or [X, H, P, N_c] shares of compressed keys; rows sum to 1
     """
+    if recipe.teacher == "mass":
+        at = positions.to(q.device).expand(len(q), -1)
+        return block_mass(q, k, at, block_size=sparsity.block_size)
     parts = []
     for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * k.shape[2]):
         at = positions[part]  # on the CPU: how many keys a slice sees is known without waiting for a GPU
-        if recipe.teacher == "mass":
-            parts.append(_mass(q[:, :, part], k[:, :, : int(at[-1]) + 1], at, sparsity.block_size))
-        else:
-            parts.append(_window_shares(q[:, :, part], k, at, sparsity, recipe))
-    width = blocks.count_blocks(k.shape[2], sparsity)
-    if recipe.teacher != "mass":
-        width = blocks.count_windows(k.shape[2], sparsity)
+        parts.append(_window_shares(q[:, :, part], k, at, sparsity, recipe))
+    width = blocks.count_windows(k.shape[2], sparsity)
     return torch.cat([pad(p, (0, width - p.shape[-1])) for p in parts], 2)
-
-
-def _mass(q: Tensor, k: Tensor, at: Tensor, block: int) -> Tensor:
-    """Softmax of each head, summed over the tokens of a block, mean over the G heads: [X, H, p, N]."""
-    logits = _logits(q, pad(k, (0, 0, 0, -k.shape[2] % block)), q.shape[-1] ** -0.5)  # [X, H, G, p, N*S]
-    shares = _hide_future(logits, at).softmax(-1)
-    return shares.unflatten(-1, (-1, block)).sum(-1).mean(2)
 
 
 def _hide_future(logits: Tensor, at: Tensor, ahead: int = 0) -> Tensor:

@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from sparda import metrics
-from sparda.attention import block_mass
 from sparda.engine.decoder import Decoder
 from sparda.evaluation.statistics import mean_interval
-from sparda.kernels import rotate_prompt
+from sparda.kernels import block_mass, rotate_prompt
 from sparda.measure.tables import Table
 from sparda.selectors import LayerView, Query, Selector, Streaming
 from sparda.spec import Sparsity

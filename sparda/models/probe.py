@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparda import metrics
-from sparda.attention import block_mass
+from sparda.kernels import block_mass
 from sparda.selectors import LayerView, Query, Selector
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparda.attention import block_mass
+from sparda.kernels import block_mass
 from sparda.selectors.base import LayerView, Selector
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparda import blocks, distill
+from sparda import distill
 from sparda.distill import Recipe
+from sparda.kernels import compress_keys
 from sparda.models.attach import _attention_layers, _check_windows
 from sparda.spec import Sparsity
 
@@ -107,8 +108,8 @@ class Backbone:
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor) -> None:
         """Called with a layer's post-RoPE queries [B, H_q, T, d] and keys [B, H, T, d]."""
-        sampled = q[:, :, self._at(q)]
-        self._taken["compressed"].append(blocks.compress_keys(k, self.sparsity))
+        sampled, k = q[:, :, self._at(q)], k.contiguous()
+        self._taken["compressed"].append(compress_keys(k, self.sparsity))
         self._taken["target"].append(
             distill.teach(sampled, k, self._positions, self.sparsity, self.recipe)  # type: ignore[arg-type]
         )
