@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -68,7 +68,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Processes:
-    """Jobs in ``count`` processes, each with a model of its own; results come as jobs end, in any order.
+    """Jobs in ``count`` processes, each with a model of its own; results come task by task, in any order.
 
     options, device : of ``sparda eval accuracy``, from which every process makes its subject
     """
@@ -81,11 +81,12 @@ class Processes:
         from concurrent.futures import ProcessPoolExecutor, as_completed
         from multiprocessing import get_context
 
-        count, enter = min(self.count, len(jobs)), (self.options, self.device)
+        each = [replace(job, names=(name,)) for job in jobs for name in job.names]
+        count, enter = min(self.count, len(each)), (self.options, self.device)
         if count == 0:
             return
         with ProcessPoolExecutor(count, get_context("spawn"), _enter, enter) as pool:
-            for future in as_completed([pool.submit(_do, job) for job in jobs]):
+            for future in as_completed([pool.submit(_do, job) for job in each]):
                 yield from future.result()
 
 
