@@ -72,6 +72,7 @@ class Engine:
         if self.selector.looks_ahead:
             decoder = decoder.with_ahead(self.selector.ahead_weights)
         self.decoder = decoder
+        self.plan(1)  # refuses a cache that there is not, or that is too small
         self.graph = self._can_capture() if graph is None else graph
         self._session: Session | None = None
 
@@ -192,13 +193,18 @@ class Engine:
 
 def _as_ids(prompt: Sequence[int] | Tensor) -> Tensor:
     """[T] int64; a tokenizer's [1, T] is taken too."""
-    ids = torch.as_tensor(prompt)
+    try:
+        ids = torch.as_tensor(prompt)
+    except (TypeError, ValueError, RuntimeError):  # text, or rows of several lengths
+        ids, got = torch.empty(()), repr(prompt)[:40]
+    else:
+        got = f"a prompt of shape {list(ids.shape)} {ids.dtype}"
     if ids.dim() == 2 and len(ids) == 1:
         ids = ids[0]
     if ids.dim() != 1 or (ids.numel() and (ids.is_floating_point() or ids.dtype == torch.bool)):
         raise ValueError(
-            "prompts is a list of prompts, each a list of whole token ids; for one prompt pass [ids], got "
-            f"a prompt of shape {list(ids.shape)} {ids.dtype}"
+            "prompts is a list of prompts, each a list or tensor of whole token ids, as "
+            f'tokenizer(text)["input_ids"] gives them; for one prompt pass [ids]; got {got}'
         )
     return ids.long()
 
