@@ -81,14 +81,18 @@ def test_a_second_phase_goes_on_from_the_weights_of_each_seed(tiny_folder, tmp_p
     assert all((second / name).exists() for name in ("forecast.safetensors", "forecast-seed1.safetensors"))
 
 
-def test_two_processes_give_what_one_gives(tiny_folder, tmp_path):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_two_processes_give_what_one_gives(device, tiny_folder, tmp_path):
+    if device == "gpu" and torch.cuda.device_count() < 2:
+        pytest.skip("fewer than two CUDA devices here")
     assert main(arguments(tiny_folder, tmp_path / "one")) == 0
     command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
                "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
                "--main_process_port", "0", "-m", "sparda",
                *arguments(tiny_folder, tmp_path / "two")]  # fmt: skip
     # torchrun's kind of start, which the launcher uses for GPUs; with --cpu alone it would ask for MPI
-    env = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    env |= {"ACCELERATE_USE_CPU": "true"} if device == "cpu" else {}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads((tmp_path / "two" / "card.json").read_text())["processes"] == 2
