@@ -63,8 +63,8 @@ class Plan:
             )
         if (k := self.sparsity.budget_blocks) >= (every := count_blocks(self.length, self.sparsity)):
             raise ValueError(
-                f"every block is kept at k = {k} of {every} blocks, so there is nothing to learn; raise --length "
-                f"over {k * self.sparsity.block_size}, or lower --budget"
+                f"every block is kept at k = {k} of {every} blocks, so there is nothing to learn; raise "
+                f"--length over {k * self.sparsity.block_size}, or lower --budget"
             )
         if self.sequences % self.step_sequences:
             raise ValueError(
