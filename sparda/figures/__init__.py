@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -36,4 +37,17 @@ def publish(name: str, figure, table):
     if folder:
         Path(folder, f"{name}.json").write_text(figure.to_json() + "\n", encoding="utf-8")
         table.to_csv(Path(folder, f"{name}.csv"), index=False, float_format="%.9g", lineterminator="\n")
+    _import_display()
     return figure
+
+
+def _import_display() -> None:
+    """Import what plotly displays a figure with, less the grammars for IRIs, which take 2 s of each kernel."""
+    name = "rfc3987_syntax"  # optional to jsonschema; no notebook is checked for an IRI
+    if name in sys.modules:
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        import plotly.io._renderers  # noqa: F401
+    finally:
+        del sys.modules[name]

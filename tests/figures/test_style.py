@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,15 @@ def test_publish_refuses_a_figure_without_a_stamp_and_an_empty_table():
         publish("a_figure", titled(), pd.DataFrame({"x": [1]}))
     with pytest.raises(ValueError, match="empty table"):
         publish("a_figure", style.stamp(titled(), "modelled"), pd.DataFrame({"x": []}))
+
+
+def test_a_published_figure_is_displayed_without_the_seconds_that_grammars_take():
+    code = (
+        "import sys, pandas, plotly.graph_objects as go\n"
+        "from sparda.figures import publish, style\n"
+        "figure = style.stamp(go.Figure(layout_title_text='a'), 'modelled')\n"
+        "publish('a', figure, pandas.DataFrame({'x': [1]}))._repr_mimebundle_()\n"
+        "print('nbformat' in sys.modules, 'lark' in sys.modules, 'rfc3987_syntax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]
