@@ -23,8 +23,8 @@ from sparda.models.probe import Probe
 from sparda.spec import Sparsity
 from sparda.tasks import Needle
 
-REPLY_START = "The secret number is"  # saves the sweep some steps that say nothing about the needle
-_NUMBER_TOKENS = 6  # a blank, four digits, and a token that shows where the number ends
+REPLY_START = "The secret number is "  # saves the sweep some steps that say nothing about the needle
+_NUMBER_TOKENS = 5  # four digits, and a token that shows where the number ends
 
 
 @dataclass(frozen=True, eq=False)

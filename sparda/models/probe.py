@@ -109,7 +109,7 @@ class Probe:
     def _measured(selector: Selector, seen: LayerView, ids: Tensor) -> dict[str, Tensor]:
         size, rule = seen.sparsity.block_size, seen.sparsity
         mass = block_mass(seen.queries, seen.all_keys, seen.positions, block_size=size, scale=seen.scale)
-        own = Query().select(seen)
+        own = ids if type(selector) is Query else Query().select(seen)
         return {
             "block_scores": selector.block_scores(seen),
             "agreement": metrics.agreement(ids, own, seen.positions, seen.n_blocks, rule),
