@@ -156,7 +156,8 @@ def _verdict(machine: Machine) -> list[str]:
     """What this comes to: which profiles, and which measurements of the GPU build."""
     usable = [gpu for gpu in machine.gpus if not _unusable(gpu, machine)]
     if not usable:
-        return ["here: `make reproduce` (profile cpu) and `make test`; no GPU build, and no `sparda bench`"]
+        small = "`sparda train` and `eval` on little text, `bench` as a check and no measurement"
+        return [f"here: `make reproduce` (profile cpu), `make test`, {small}; no GPU build"]
     return [f"here: `make reproduce PROFILE=gpu`{_too_large(usable[0], machine)}"]
 
 

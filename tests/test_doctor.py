@@ -37,6 +37,7 @@ def test_without_a_gpu_it_says_what_runs_instead():
     said = doctor.report(Machine(host_bytes=24 * GIB, free_bytes=20 * GIB))
     assert "no   GPU: none found; chapters run in profiles smoke and cpu" in said
     assert said.splitlines()[-1].startswith("here: `make reproduce` (profile cpu)")
+    assert "`bench` as a check and no measurement; no GPU build" in said.splitlines()[-1]
     assert "pin" not in said
 
 
