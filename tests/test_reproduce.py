@@ -158,6 +158,15 @@ def test_an_unknown_chapter_is_refused_with_the_nearest_name(repository):
         run(repository, "00_tinny")
 
 
+def test_a_chapter_that_there_is_not_is_told_the_chapters_and_no_other_names(root):
+    known = catalogue.read(root)
+    with pytest.raises(BuildError) as told:
+        catalogue.choose(known, ["09"], ["decode"])
+    assert str(told.value).endswith(f"; known: {', '.join(known)}")
+    with pytest.raises(BuildError, match="did you mean decode"):
+        catalogue.choose(known, ["decod"], ["decode"])
+
+
 def test_the_gpu_profile_is_refused_without_a_gpu(repository, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(BuildError, match="use --profile cpu"):
@@ -487,12 +496,12 @@ def test_a_damaged_figure_or_report_costs_a_sentence_and_not_the_page(repository
     assert "tiny.json is damaged; `make reproduce CHAPTERS=00` writes it again" in said
 
 
-def test_a_polite_kill_ends_the_build_as_ctrl_c_does(repository):
+def build_that_runs(repository) -> subprocess.Popen:
+    """A build in a process of its own, in the middle of its only chapter."""
     started = repository / "started"
     write_notebook(
         repository, "00_tiny.ipynb", f"import time\nopen({str(started)!r}, 'w').close()\ntime.sleep(60)"
     )
-    (repository / "figures" / "tiny.json").write_text("earlier")
     code = (
         "import pathlib, sys, sparda.cli, sparda.provenance as p; "
         "p.ROOT = pathlib.Path(sys.argv[1]); sys.exit(sparda.cli.main(['reproduce']))"
@@ -503,6 +512,12 @@ def test_a_polite_kill_ends_the_build_as_ctrl_c_does(repository):
     until = time.monotonic() + 60
     while not started.exists() and time.monotonic() < until:
         time.sleep(0.1)
+    return child
+
+
+def test_a_polite_kill_ends_the_build_as_ctrl_c_does(repository):
+    (repository / "figures" / "tiny.json").write_text("earlier")
+    child = build_that_runs(repository)
     child.terminate()
     assert child.wait(timeout=60) == 130
     assert (repository / "figures" / "tiny.json").read_text() == "earlier"
@@ -514,20 +529,7 @@ def test_a_build_that_is_killed_leaves_a_page_that_says_so_and_the_next_one_clea
 ):
     fake_execute(monkeypatch)
     assert run(repository) == 0
-    started = repository / "started"
-    write_notebook(
-        repository, "00_tiny.ipynb", f"import time\nopen({str(started)!r}, 'w').close()\ntime.sleep(60)"
-    )
-    code = (
-        "import pathlib, sys, sparda.cli, sparda.provenance as p; "
-        "p.ROOT = pathlib.Path(sys.argv[1]); sys.exit(sparda.cli.main(['reproduce']))"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(repository)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    until = time.monotonic() + 60
-    while not started.exists() and time.monotonic() < until:
-        time.sleep(0.1)
+    child = build_that_runs(repository)
     child.kill()
     child.wait()
     said = (repository / "figures" / "index.html").read_text()

@@ -58,9 +58,9 @@ class Chapter:
         return merged
 
 
-def closest(name: str, known) -> str:
-    """The tail of a message about an unknown name: the nearest known one, or all of them."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+def closest(name: str, known, also: Iterable[str] = ()) -> str:
+    """The tail of a message about an unknown name: the nearest, or all that are known less ``also``."""
+    near = difflib.get_close_matches(name, [*known, *also], n=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known)) or 'none yet'}"
 
 
@@ -156,7 +156,8 @@ def choose(chapters: dict[str, Chapter], wanted: list[str], also: Iterable[str] 
     for name in wanted:
         if name not in names:
             raise BuildError(
-                f"unknown chapter or figure {name!r}; {closest(name, {*chapters, *names, *also})}"
+                f"unknown chapter or figure {name!r}, neither in figures/figures.yml nor in "
+                f"figures/measurements.yml; {closest(name, chapters, {*names, *also})}"
             )
     picked = {names[name] for name in wanted} or set(chapters)
     return [chapter for chapter in chapters.values() if chapter.name in picked]
