@@ -6,36 +6,15 @@ import csv
 import json
 
 import pytest
-import torch
 
 from sparda import cli
 
-transformers = pytest.importorskip("transformers")
 
-
-@pytest.fixture
-def model_folder(tmp_path):
-    """A random model and a tokenizer of a hundred words, as ``sparda.load`` reads them."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, vocab_size=101, max_position_embeddings=1024,
-    )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(101)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2")
-    made.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-def test_two_processes_answer_what_one_answers(model_folder, tmp_path):
+def test_two_processes_answer_what_one_answers(tiny_model, tmp_path):
     found = []
     for jobs in ("1", "2"):
         out = tmp_path / jobs
-        command = ["eval", "accuracy", "--model", str(model_folder), "--device", "cpu", "--jobs", jobs]
+        command = ["eval", "accuracy", "--model", str(tiny_model), "--device", "cpu", "--jobs", jobs]
         command += [
             "--methods",
             "dense,sparse,streaming",
