@@ -29,7 +29,7 @@ PAGE = Template("""<!doctype html>
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 h2, h3 { border-top: 1px solid var(--rule); padding-top: 1.5rem }
-figure { margin: 1rem 0 2.5rem } .plot { min-height: 440px } img { max-width: 100% }
+figure { margin: 1rem 0 2.5rem } .plot { min-height: 440px; min-width: 40rem } img { max-width: 100% }
 .stamp, .links, nav { color: var(--quiet); font-size: .875rem; margin: .25rem 0 } a { color: inherit }
 .note { background: var(--note); border-left: 4px solid #c8690a; padding: .5rem .75rem }
 table { border-collapse: collapse; font-size: .875rem }
@@ -54,6 +54,7 @@ function draw() {
   for (const data of document.querySelectorAll("script[type='application/json']")) {
     const fig = JSON.parse(data.textContent);
     fig.layout.font = {...fig.layout.font, color: ink};
+    if (matchMedia("(pointer: coarse)").matches) fig.layout.dragmode = false;  // a finger scrolls
     Plotly.react(data.dataset.plot, fig.data, fig.layout, {responsive: true, displaylogo: false,
       modeBarButtonsToRemove: ["sendChartToCloud"]});
   }
@@ -67,7 +68,8 @@ else {
 </script></body></html>
 """)
 
-PLOT = Template("""<div class="plot" id="plot-$name" role="img" aria-label="$alt"></div>
+PLOT = Template("""<div class="wide">
+<div class="plot" id="plot-$name" role="img" aria-label="$alt"></div></div>
 <script type="application/json" data-plot="plot-$name">$data</script>
 $picture""")
 

@@ -89,3 +89,20 @@ def test_the_gallery_draws_every_figure_and_asks_for_no_network(gallery, chromiu
     assert said == []
     report.picture(tab, f"gallery-{scheme}", full_page=True)
     context.close()
+
+
+def test_on_a_narrow_screen_plots_keep_their_width_and_the_page_does_not_scroll_sideways(
+    gallery, chromium, report
+):
+    report.heading("Gallery, 390 px")
+    context = chromium.new_context(viewport={"width": 390, "height": 844})
+    tab = context.new_page()
+    tab.goto(gallery)
+    tab.wait_for_function(
+        "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))"
+    )
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+    widths = "[...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.clientWidth)"
+    assert min(tab.evaluate(widths)) >= 600
+    report.picture(tab, "gallery-narrow")
+    context.close()
