@@ -42,7 +42,7 @@ def publish(name: str, figure, table):
 
 
 def _import_display() -> None:
-    """Import what plotly displays a figure with, less the grammars for IRIs, which take 2 s of each kernel."""
+    """Import what plotly displays a figure with, less the grammars for IRIs, 2 s of each kernel."""
     name = "rfc3987_syntax"  # optional to jsonschema; no notebook is checked for an IRI
     if name in sys.modules:
         return
