@@ -73,9 +73,9 @@ class LayerView:
         """The same layer, for some of its queries only."""
         view = replace(
             self,
-            queries=self.queries[:, :, part],
-            positions=self.positions[:, part],
-            ahead=None if self.ahead is None else self.ahead[:, :, part],
+            queries=self.queries[:, :, part].contiguous(),  # as kernels want them
+            positions=self.positions[:, part].contiguous(),
+            ahead=None if self.ahead is None else self.ahead[:, :, part].contiguous(),
         )
         view.__dict__["compressed"] = self.compressed  # made once, shared by all parts
         return view

@@ -7,7 +7,7 @@ from sparda.kernels import block_mass
 # B, H, G, d, T, T_q
 CASES = [(2, 1, 3, 64, 300, 1), (1, 2, 4, 64, 200, 7), (1, 1, 16, 128, 130, 1), (1, 1, 1, 32, 100, 20)]
 GPU_CASES = [(4, 3, 3, 64, 8192, 512), (1, 2, 16, 128, 6000, 300), (1, 1, 20, 64, 3000, 130)]
-KINDS = [(torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 1e-2)]
+KINDS = [(torch.float32, 1e-5), (torch.float16, 1e-4), (torch.bfloat16, 1e-4)]  # 16-bit keys, sums in float32
 
 
 def inputs(case, kind, device):
@@ -17,33 +17,38 @@ def inputs(case, kind, device):
     return q, k, torch.randint(0, n_tokens, (batch, n_queries), device=device)
 
 
+def row_error(got, want):
+    """Largest error of a row over its largest mass: rows sum to 1, and the first queries have few blocks."""
+    return ((got.cpu() - want).abs().amax(-1) / want.amax(-1)).max().item()
+
+
 def reference(q, k, positions, **how):
     return attention.block_mass(q.cpu(), k.cpu(), positions.cpu(), **how)
 
 
 @pytest.mark.parametrize(("kind", "limit"), KINDS)
 @pytest.mark.parametrize("case", CASES + GPU_CASES)
-def test_the_mass_equals_the_reference_and_rows_sum_to_one(case, kind, limit, device, error):
+def test_the_mass_equals_the_reference_and_rows_sum_to_one(case, kind, limit, device):
     if device.type == "cpu" and (kind is torch.bfloat16 or case in GPU_CASES):
         pytest.skip("this case runs on a GPU only")
     given = inputs(case, kind, device)
     got = block_mass(*given, block_size=64)
-    assert error(got.cpu(), reference(*given, block_size=64)) <= limit
+    assert row_error(got, reference(*given, block_size=64)) <= limit
     torch.testing.assert_close(got.sum(-1).cpu(), torch.ones(got.shape[:3]), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("size", [16, 32, 128])
-def test_other_block_sizes_and_a_given_scale(size, device, error):
+def test_other_block_sizes_and_a_given_scale(size, device):
     given = inputs((1, 1, 5, 64, 400, 3), torch.float32, device)
     got = block_mass(*given, block_size=size, scale=0.3)
-    assert error(got.cpu(), reference(*given, block_size=size, scale=0.3)) <= 1e-5
+    assert row_error(got, reference(*given, block_size=size, scale=0.3)) <= 1e-5
 
 
-def test_the_last_queries_of_a_prompt_and_the_first(device, error):
+def test_the_last_queries_of_a_prompt_and_the_first(device):
     q, k, _ = inputs((1, 1, 3, 64, 450, 6), torch.float32, device)
     positions = torch.tensor([[0, 1, 63, 64, 448, 449]], device=device)
     got = block_mass(q, k, positions, block_size=64)
-    assert error(got.cpu(), reference(q, k, positions, block_size=64)) <= 1e-5
+    assert row_error(got, reference(q, k, positions, block_size=64)) <= 1e-5
     assert got[0, 0, 0].tolist() == pytest.approx([1.0] + [0.0] * 7)  # a first token sees itself only
 
 

@@ -24,6 +24,14 @@ def test_every_selector_keeps_the_forced_blocks_within_budget(name):
     assert ids.shape[-1] == (20 if name == "all" else 6)
 
 
+def test_a_view_of_some_queries_is_laid_out_as_kernels_want_it():
+    some = view(n_queries=9).at(slice(0, None, 4))
+    assert some.positions.tolist() == [[1271, 1275, 1279]]
+    assert some.positions.is_contiguous()
+    assert some.queries.is_contiguous()
+    assert torch.equal(make("query").select(some), make("query").select(view(n_queries=9))[:, :, ::4])
+
+
 def test_all_reads_every_block_up_to_the_querys_own():
     positions = torch.tensor([[3, 63, 64, 69]])
     short = LayerView(0, view().queries, view().keys[:, :, :70], positions, Sparsity(6, local_blocks=1))
