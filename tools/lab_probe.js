@@ -24,8 +24,9 @@ window.probe = (() => {
       window.ended = "";
       app().commands.execute("notebook:run-all-cells").then((ok) => (window.ended = String(ok)), (e) => (window.ended = `${e}`));
     },
-    // every figure and widget of the page is drawn
-    drawn: () => graphs(document).every((graph) => graph.querySelector(".main-svg") && graph._fullLayout) &&
+    // every figure and widget of the page is drawn, and a live figure fills its output
+    drawn: () => graphs(document).every((graph) => graph.querySelector(".main-svg") && graph._fullLayout && (!graph.closest(".jupyter-widgets") ||
+      graph._fullLayout.width > 0.9 * graph.closest(".jp-OutputArea-output").clientWidth)) &&
       ![...document.querySelectorAll(".jp-OutputArea-output")].some((out) => /^Loading widget/.test(out.textContent.trim())),
     outputs: (kind) => cells().flatMap((cell, index) => (cell.model.sharedModel.outputs ?? [])
       .filter((out) => out.output_type === kind || out.name === kind)

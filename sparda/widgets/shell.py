@@ -41,12 +41,17 @@ def live_figure(figure: Any) -> Any:
     """A FigureWidget that follows the width of the page, its stamp a part of the title.
 
     Lab draws a live figure before it is on the page; plotly then measures the title as nothing and would put
-    the subtitle on top of it.
+    the subtitle on top of it, and makes the figure 700 px wide. So once it has been drawn it is sized again.
     """
     import plotly.graph_objects as go
 
     chart: Any = go.FigureWidget(_for_life(figure))
     chart._config = {**chart._config, "responsive": True}
+
+    def drawn(_change: Any) -> None:
+        chart.layout.autosize = True
+
+    chart.observe(drawn, names="_js2py_traceDeltas")  # the page's first answer
     return chart
 
 
@@ -58,7 +63,7 @@ def _for_life(figure: Any) -> Any:
         title.text, title.subtitle = f"{lines[0]}<br>{small}", None
         figure.layout.margin.t = max(margin, 42 + 18 * len(lines))
     layout = figure.layout
-    layout.autosize, layout.height = True, layout.height or layout.template.layout.height
+    layout.height = layout.height or layout.template.layout.height
     return figure
 
 
