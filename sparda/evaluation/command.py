@@ -14,6 +14,7 @@ from sparda.measure.command import listed
 KINDS = {
     "accuracy": "answers of long-context tasks, every method on the same prompts",
     "recall": "attention mass of the chosen blocks, agreement and hit rate, layer by layer",
+    "needle": "attention mass on a task's one fact, and what of it is in the chosen blocks, layer by layer",
 }
 HEADLINE = ("dense", "sparse", "infinigen", "sparda")
 
@@ -53,6 +54,11 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
             "--all-tasks", action="store_true", help="also those where dense scores 20 %% or less"
         )
         one.add_argument("--replies", type=Path, metavar="FILE", help="write what was said, as JSON lines")
+    elif name == "needle":
+        one.add_argument(
+            "--tasks", type=listed(str), help="with one fact, by commas [niah_single, _multikey]"
+        )
+        one.add_argument("--n", type=int, default=50, help="samples of each cell [50]")
     else:
         one.add_argument("--texts", type=listed(str), default=["jargon_file", "king_james"], help="by commas")
         one.add_argument("--sequences", type=int, default=8, help="of each text [8]")

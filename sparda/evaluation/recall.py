@@ -96,7 +96,7 @@ def recall_of(
             view = replace(view, stored=view.compressed)
             theirs = Query().select(view).long()
             forced = replace(view, sparsity=replace(sparsity, budget_blocks=sparsity.forced_blocks))
-            chosen = {name: _choice(s, view, seen, decoder) for name, s in selectors.items()}
+            chosen = {name: choice(s, view, seen, decoder) for name, s in selectors.items()}
             chosen[FORCED] = Streaming().select(forced).long()
             for name, ids in chosen.items():
                 measures = _measures(ids, theirs, mass, view)
@@ -104,7 +104,7 @@ def recall_of(
     return {key: torch.stack(parts) for key, parts in found.items()}
 
 
-def _choice(selector: Selector, view: LayerView, seen: Seen, decoder: Decoder) -> Tensor:
+def choice(selector: Selector, view: LayerView, seen: Seen, decoder: Decoder) -> Tensor:
     """Block ids [1, H, t, k] of one method."""
     if selector.looks_ahead:
         cos, sin = (table[view.positions] for table in (decoder.cos, decoder.sin))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sparda.evaluation import accuracy, jobs, recall
-from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Result
+from sparda.evaluation import accuracy, jobs, needle, recall
+from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Prompts, Result
 from sparda.evaluation.command import show
 from sparda.evaluation.methods import rule
+from sparda.evaluation.needle import NEEDLE
 from sparda.evaluation.recall import MEAN, RECALL
 from sparda.evaluation.subject import Subject
 from sparda.measure import tables
 from sparda.measure.bench import describe_machine
 from sparda.measure.runs import folder_for
 from sparda.measure.tables import Table
+from sparda.selectors import Selector
 from sparda.text import read_text
 
 
@@ -107,7 +110,7 @@ def run_recall(options: Namespace, device: torch.device) -> None:
     who = subject(options, device)
     keeper = Keeper(who, folder_for(device, options.out))
     decoder = from_hugging_face(who.model, max(options.context))
-    selectors = {method: who.selector(method) for method in options.methods if method != "dense"}
+    selectors = _choosing(who, options.methods)
     columns = ["method", "text", "context", "budget_blocks", "mass_recall", "gain", "gain_low", "gain_high"]
     columns += ["agreement", "hit_rate"]
     show({c: c for c in columns}, columns)
@@ -137,4 +140,41 @@ def _sequences(who: Subject, text: str, context: int, count: int) -> list[torch.
     return found
 
 
-RUNS = {"accuracy": run_accuracy, "recall": run_recall}
+def run_needle(options: Namespace, device: torch.device) -> None:
+    """Fill needle.csv, one task, context and k after the other."""
+    from sparda.engine.weights import from_hugging_face
+
+    wanted = options.tasks or list(needle.TASKS)
+    accuracy.check_tasks(wanted)
+    cells = [(c, rule(c, share)) for c in options.context for share in options.shares]
+    who = subject(options, device)
+    keeper, prompts = (
+        Keeper(who, folder_for(device, options.out)),
+        Prompts(who.tokenizer, options.n, options.seed),
+    )
+    decoder = from_hugging_face(who.model, max(options.context))
+    selectors = _choosing(who, options.methods)
+    columns = ["method", "task", "context", "budget_blocks", "n", "mass", "caught"]
+    show({c: c for c in columns}, columns)
+    for task in wanted:
+        for context, sparsity in cells:
+            found = [
+                needle.caught(
+                    decoder, *needle.read_out(s, who.tokenizer, sparsity.block_size), selectors, sparsity
+                )
+                for s in prompts.of(task, context)
+            ]
+            cell = {"model": who.name, "task": task, "context": context, "seed": options.seed}
+            rows = needle.rows(found, **cell, budget_blocks=sparsity.budget_blocks, **keeper.run)
+            for row in rows:
+                if row["layer"] == MEAN:
+                    show(row, columns)
+            keeper.keep(NEEDLE, rows)
+
+
+def _choosing(who: Subject, methods: Iterable[str]) -> dict[str, Selector]:
+    """The selectors of the methods that choose."""
+    return {method: who.selector(method) for method in methods if method != "dense"}
+
+
+RUNS = {"accuracy": run_accuracy, "recall": run_recall, "needle": run_needle}

@@ -1,0 +1,83 @@
+"""Does a choice hold the needle? Attention mass on the needle's blocks while the answer is written.
+
+Recall counts all mass; an answer hangs on the few heads that fetch it. Here a task's one fact is known, the
+right answer is given token by token, and at each of its tokens the mass that dense attention has on the
+fact's blocks is compared with the part of it that lies in the chosen blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparda.blocks import block_mask
+from sparda.engine.decoder import Decoder
+from sparda.evaluation.recall import MEAN, choice, layers
+from sparda.kernels import block_mass
+from sparda.measure.tables import Table
+from sparda.selectors import LayerView, Selector
+from sparda.spec import Sparsity
+from sparda.tasks import Sample
+
+_KEY = ("model", "method", "task", "context", "budget_blocks", "layer", "seed")
+NEEDLE = Table("needle", (*_KEY[:-1], "mass", "caught", "n", "seed", "date", "commit"), _KEY)
+TASKS = ("niah_single_noise", "niah_single_prose", "niah_multikey_noise", "niah_multikey_prose")
+
+
+def read_out(sample: Sample, tokenizer: Any, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A prompt and its answer [T], the places [t] whose next token is the answer's, the fact's blocks [n].
+
+    ValueError: the task has several answers, or its fact is nowhere.
+    """
+    if len(sample.answers) != 1 or sample.prompt.count(sample.answers[0]) != 1:
+        raise ValueError(f"{sample.task} has no single fact; choose from {', '.join(TASKS)}")
+    at = sample.prompt.index(sample.answers[0])
+    start, stop = sample.prompt.rindex(".", 0, at) + 1, at + len(sample.answers[0])
+    encoded = tokenizer(sample.prompt, add_special_tokens=False, return_offsets_mapping=True)
+    if tuple(encoded["input_ids"]) != tuple(sample.input_ids):
+        raise ValueError(f"{sample.task}: the prompt's tokens are not those of its text")
+    inside = [i for i, (a, b) in enumerate(encoded["offset_mapping"]) if a < stop and b > start]
+    answer = tokenizer(f" {sample.answers[0]}", add_special_tokens=False)["input_ids"]
+    tokens = torch.tensor([*sample.input_ids, *answer])
+    places = torch.arange(len(sample.input_ids) - 1, len(tokens) - 1)
+    return tokens, places, torch.tensor(sorted({i // block_size for i in inside}))
+
+
+@torch.inference_mode()
+def caught(
+    decoder: Decoder, tokens: Tensor, places: Tensor, needle: Tensor,
+    selectors: Mapping[str, Selector], sparsity: Sparsity,
+) -> dict[str, Tensor]:  # fmt: skip
+    """For each method: mass on the needle's blocks and the part of it in chosen ones, [L, 2].
+
+    Means over heads and places.
+    """
+    device, scale = decoder.cos.device, decoder.attention_scale
+    tokens, places, needle = (x.to(device) for x in (tokens, places, needle))
+    found: dict[str, list[Tensor]] = {name: [] for name in selectors}
+    for seen in layers(decoder, tokens, places):
+        view = LayerView(seen.layer, seen.queries, seen.keys, places[None], sparsity, scale)
+        view = replace(view, stored=view.compressed)
+        mass = block_mass(seen.queries, seen.keys, places[None], block_size=sparsity.block_size, scale=scale)
+        there = mass[..., needle]  # [1, H, t, n]
+        for name, selector in selectors.items():
+            ids = choice(selector, view, seen, decoder)
+            chosen = block_mask(ids, mass.shape[-1])[..., needle]
+            found[name].append(torch.stack([there.sum(-1).mean(), (there * chosen).sum(-1).mean()]))
+    return {name: torch.stack(parts).double().cpu() for name, parts in found.items()}
+
+
+def rows(found: Sequence[Mapping[str, Tensor]], **cell: object) -> list[dict[str, str]]:
+    """Rows of needle.csv, layer by layer and over all layers but layer 0, means over the samples."""
+    made = []
+    for method in found[0]:
+        mean = torch.stack([one[method] for one in found]).mean(0)  # [L, 2]
+        parts = [(str(layer), part) for layer, part in enumerate(mean)] + [(MEAN, mean[1:].mean(0))]
+        for layer, (mass, held) in parts:
+            numbers = {"mass": mass.item(), "caught": held.item(), "n": len(found)}
+            made.append(NEEDLE.row(**cell, method=method, layer=layer, **numbers))
+    return made
