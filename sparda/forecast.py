@@ -95,7 +95,10 @@ class Forecast:
         part = path.with_name(path.name + ".part")
         tensors = {name: w.detach().to("cpu", dtype).contiguous() for name, w in self.tensors().items()}
         try:
+            part.touch()
+            mode = part.stat().st_mode  # the usual one; safetensors would let only the owner read
             save_file(tensors, part, {"format": "pt", "head_dim": str(self.head_dim), **about})
+            part.chmod(mode)
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)

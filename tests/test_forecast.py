@@ -28,6 +28,12 @@ def test_a_saved_forecast_is_read_back(forecast, tmp_path):
     assert Forecast.load(path).head_dim == 8
 
 
+def test_a_file_is_for_whoever_the_folder_is_for(forecast, tmp_path):
+    (tmp_path / "usual").touch()
+    path = forecast.save(tmp_path / "f.safetensors")
+    assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 def test_files_are_bf16_and_carry_the_names_that_others_read(forecast, tmp_path):
     with safe_open(forecast.save(tmp_path / "f.safetensors"), framework="pt") as file:
         names = set(file.keys())
