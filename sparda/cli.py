@@ -92,6 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"sparda: the package {error.name} is missing; run `make -B install`", file=sys.stderr)
         return 2
+    except ConnectionError as error:  # a model or data set that is not here
+        print(f"sparda: {error}", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.errno not in DISK and error.filename is None:
             raise

@@ -110,6 +110,7 @@ def test_two_processes_give_what_one_gives(device, tiny_folder, tmp_path):
         (["--length", "64"], "raise --length"),
         (["--budget", "8"], "every block is kept at k = 8 of 8 blocks"),
         (["--model", "no-such-model"], "unknown model"),
+        (["--model", "owner/name"], "could not be fetched from the hub"),
         (["--init", "zero"], "query, random or a folder"),
     ],
 )
