@@ -50,6 +50,13 @@ class Keeper:
         if self.folder is not None:
             tables.keep(table, rows, self.folder, self._machine | self._subject.about())
 
+    def samples_of(self, row: dict[str, str]) -> int:
+        """How many samples the same cell has in accuracy.csv, if that is more than here; else 0."""
+        kept = tables.read(self.folder / "accuracy.csv") if self.folder else []
+        cell = [row[c] for c in ACCURACY.key]
+        n = max((int(r["n"]) for r in kept if [r[c] for c in ACCURACY.key] == cell), default=0)
+        return n if n > int(row["n"]) else 0
+
 
 def run_accuracy(options: Namespace, device: torch.device) -> None:
     """Fill accuracy.csv and samples.csv cell by cell, and compare methods in pairs.csv."""
@@ -67,10 +74,12 @@ def run_accuracy(options: Namespace, device: torch.device) -> None:
 
     def done(result: Result) -> None:
         row, sample = result.rows(who.name, options.seed, keeper.run)
-        show(row, columns, f"({result.seconds:.1f} s)")
+        more = keeper.samples_of(row)
         kept.append(sample)
-        keeper.keep(ACCURACY, [row])
-        keeper.keep(SAMPLES, [sample])
+        show(row, columns, f"({result.seconds:.1f} s)" + (f", not kept: {more} samples are" if more else ""))
+        if not more:
+            keeper.keep(ACCURACY, [row])
+            keeper.keep(SAMPLES, [sample])
         if options.replies:
             _write(options.replies, result)
 

@@ -47,6 +47,11 @@ def test_accuracy_is_kept_with_samples_pairs_replies_and_a_sidecar(use_tiny, tmp
     assert "niah_single_noise" in capsys.readouterr().out
     assert cli.main(command) == 0  # again: rows are replaced
     assert len(rows(tmp_path / "accuracy.csv")) == 2
+    fewer = [word if word != "2" else "1" for word in command]
+    assert cli.main(fewer) == 0  # a cell of fewer samples never replaces one of more
+    assert "not kept: 2 samples are" in capsys.readouterr().out
+    assert {r["n"] for r in rows(tmp_path / "accuracy.csv")} == {"2"}
+    assert {r["right"] for r in rows(tmp_path / "samples.csv")} == {"0 0"}
 
 
 def test_recall_is_kept_layer_by_layer(use_tiny, tmp_path):
