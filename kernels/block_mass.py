@@ -16,7 +16,7 @@ from sparda import attention
 from sparda.kernels import backend
 from sparda.kernels.backend import tl, triton
 from sparda.kernels.score_blocks import check_tiles, dot_precision
-from sparda.kernels.score_blocks_query import LOG2_E, normaliser_kernel
+from sparda.kernels.score_blocks_query import LOG2_E, log_sum_exps, query_tiles
 
 
 @triton.jit
@@ -89,25 +89,12 @@ def block_mass(
 
 def _launch(q, k, positions, block_size, scale, out, on_gpu: bool) -> None:
     batch, heads, n_queries, n_blocks = out.shape
-    group, n_tokens, dim = q.shape[1] // heads, k.shape[2], q.shape[3]
-    padded, n_rows = backend.next_power_of_two(group), group * n_queries
-    rows, columns = _tiles(q, n_rows, padded, on_gpu)
-    lse = torch.empty(batch * heads, n_rows, dtype=torch.float32, device=q.device)
-    shared = {"HEADS": heads, "G": group, "D": dim, "PRECISION": dot_precision(q)}
-    normaliser_kernel[(-(-n_rows // rows[0]), batch * heads, 1)](
-        q, k, positions, lse, n_queries, n_tokens, n_tokens, scale * LOG2_E, **shared, REACH=0, STRIDE=1,
-        BM=rows[0], BN=rows[1], num_warps=rows[2], num_stages=rows[3],
-    )  # fmt: skip
-    bt, nb = columns[0] // padded, columns[1]
+    group, padded = q.shape[1] // heads, backend.next_power_of_two(q.shape[1] // heads)
+    rows, (columns, nb, warps, stages) = query_tiles(q, group, ROWS, COLUMNS, COLUMNS[1], on_gpu)
+    lse = log_sum_exps(q, k, positions, scale * LOG2_E, rows, reach=0, stride=1)
+    bt = columns // padded
     mass_kernel[(-(-n_queries // bt) * -(-n_blocks // nb), batch * heads)](
-        q, k, positions, lse, out, n_queries, n_tokens, n_blocks, scale * LOG2_E, **shared, GP=padded,
-        S=block_size, BT=bt, NB=nb, num_warps=columns[2], num_stages=columns[3],
+        q, k, positions, lse, out, n_queries, k.shape[2], n_blocks, scale * LOG2_E, HEADS=heads, G=group,
+        GP=padded, D=q.shape[3], S=block_size, BT=bt, NB=nb, PRECISION=dot_precision(q), num_warps=warps,
+        num_stages=stages,
     )  # fmt: skip
-
-
-def _tiles(q: Tensor, n_rows: int, padded: int, on_gpu: bool):
-    """Tile sizes, warps and stages of the two passes."""
-    if on_gpu and q.element_size() == 2 and n_rows >= ROWS[0] and padded <= COLUMNS[0]:
-        return ROWS, COLUMNS
-    rows = max(16, min(64, backend.next_power_of_two(n_rows)))
-    return (rows, 64, 4, 2), (max(16, padded), 16, 4, 2)

@@ -123,6 +123,7 @@ def pooled_kernel(
 
 
 LOG2_E = 1.4426950408889634
+Tile = tuple[int, int, int, int]
 # tiles that were fastest on an H200 at 131,072 tokens
 NORMALISER = (128, 64, 8, 3)  # query rows, windows, warps, stages
 POOLED = (256, 64, 4, 3)  # query columns, blocks, warps, stages
@@ -154,35 +155,52 @@ def score_blocks_query(
     return out
 
 
+def log_sum_exps(
+    q: Tensor, keys: Tensor, positions: Tensor, scale: float, tile: Tile, *,
+    reach: int, stride: int, split: int | None = None,
+) -> Tensor:  # fmt: skip
+    """First pass: normalisers [splits, B * H, G * T_q] in powers of two, of ``split`` windows each (all).
+
+    scale in powers of two; tile: query rows, windows, warps, stages; with reach 0, stride 1 a window is a key
+    """
+    batch, heads, n_windows, dim = keys.shape
+    group, n_queries = q.shape[1] // heads, q.shape[2]
+    n_rows, split = group * n_queries, split or n_windows
+    splits = max(1, -(-n_windows // split))
+    lse = torch.empty(splits, batch * heads, n_rows, dtype=torch.float32, device=q.device)
+    normaliser_kernel[(-(-n_rows // tile[0]), batch * heads, splits)](
+        q, keys, positions, lse, n_queries, n_windows, split, scale, HEADS=heads, G=group, D=dim,
+        PRECISION=dot_precision(q), REACH=reach, STRIDE=stride, BM=tile[0], BN=tile[1], num_warps=tile[2],
+        num_stages=tile[3],
+    )  # fmt: skip
+    return lse
+
+
 def _launch(q, compressed, positions, sparsity, scale, out, on_gpu: bool) -> None:
     batch, heads, n_queries, n_blocks = out.shape
     group, n_windows, dim = q.shape[1] // heads, compressed.shape[2], q.shape[3]
-    padded, n_rows = backend.next_power_of_two(group), group * n_queries
-    rows, columns, warps, stages = _tiles(q, n_rows, padded, on_gpu)
-    splits, split_windows = 1, n_windows
+    padded, sizes = backend.next_power_of_two(group), pool_constants(sparsity)
+    rows, (columns, nb, warps, stages) = query_tiles(q, group, NORMALISER, POOLED, SMALL_BLOCKS, on_gpu)
+    split = n_windows
     if n_queries == 1 and on_gpu:  # so few rows that only splitting fills the GPU
         wanted = max(1, 2 * backend.multiprocessors(q.device) // (batch * heads))
-        split_windows = max(rows[1], backend.next_power_of_two(-(-n_windows // wanted)))
-        splits = max(1, -(-n_windows // split_windows))
-    lse = torch.empty(splits, batch * heads, n_rows, dtype=torch.float32, device=q.device)
-    sizes = pool_constants(sparsity)
-    shared = {"HEADS": heads, "G": group, "D": dim, "PRECISION": dot_precision(q)}
-    normaliser_kernel[(-(-n_rows // rows[0]), batch * heads, splits)](
-        q, compressed, positions, lse, n_queries, n_windows, split_windows, scale * LOG2_E, **shared,
-        REACH=sizes["REACH"], STRIDE=sizes["STRIDE"], BM=rows[0], BN=rows[1], num_warps=warps[0],
-        num_stages=stages[0],
-    )  # fmt: skip
-    bt, nb = columns[0] // padded, columns[1]
+        split = max(rows[1], backend.next_power_of_two(-(-n_windows // wanted)))
+    scale *= LOG2_E
+    lse = log_sum_exps(
+        q, compressed, positions, scale, rows, reach=sizes["REACH"], stride=sizes["STRIDE"], split=split
+    )
+    bt = columns // padded
     pooled_kernel[(-(-n_queries // bt) * -(-n_blocks // nb), batch * heads)](
-        q, compressed, positions, lse, out, n_queries, n_windows, n_blocks, scale * LOG2_E, splits, **shared,
-        **sizes, GP=padded, BT=bt, NB=nb, SPLITS=backend.next_power_of_two(splits), num_warps=warps[1],
-        num_stages=stages[1],
+        q, compressed, positions, lse, out, n_queries, n_windows, n_blocks, scale, len(lse), **sizes,
+        HEADS=heads, G=group, GP=padded, D=dim, BT=bt, NB=nb, PRECISION=dot_precision(q),
+        SPLITS=backend.next_power_of_two(len(lse)), num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
-def _tiles(q: Tensor, n_rows: int, padded: int, on_gpu: bool):
-    """Tile sizes, warps and stages of the two passes: (rows, windows), (columns, blocks), warps, stages."""
-    if on_gpu and q.element_size() == 2 and n_rows >= NORMALISER[0] and padded <= POOLED[0]:
-        return NORMALISER[:2], POOLED[:2], (NORMALISER[2], POOLED[2]), (NORMALISER[3], POOLED[3])
+def query_tiles(q: Tensor, group: int, first: Tile, second: Tile, small_blocks: int, on_gpu: bool):
+    """Tiles of the two passes: the given ones where they fit, small ones in decode and in float32."""
+    n_rows, padded = group * q.shape[2], backend.next_power_of_two(group)
+    if on_gpu and q.element_size() == 2 and n_rows >= first[0] and padded <= second[0]:
+        return first, second
     rows = max(16, min(64, backend.next_power_of_two(n_rows)))
-    return (rows, 64), (max(16, padded), SMALL_BLOCKS), (4, 4), (3, 3)
+    return (rows, 64, 4, 3), (max(16, padded), small_blocks, 4, 3)
