@@ -40,8 +40,10 @@ def _mark(method: str) -> dict:
     return look
 
 
-def _limits(part, value: str) -> dict:
-    """Error bars from ci_low and ci_high around a column, in percent."""
+def _limits(part, value: str) -> dict | None:
+    """Error bars from ci_low and ci_high around a column, in percent; None where there are none."""
+    if part["ci_low"].isna().all():
+        return None
     return {
         "symmetric": False,
         "array": 100 * (part["ci_high"] - part[value]),
@@ -49,6 +51,20 @@ def _limits(part, value: str) -> dict:
         "thickness": 1.5,
         "width": 3,
     }
+
+
+def short_place(context: float, share: float) -> str:
+    """A context and budget in few letters.
+
+    >>> short_place(8192, 0.125)
+    '8K, 12.5 %'
+    """
+    return f"{context_name(context)}, {100 * share:g} %"
+
+
+def _tasks(table) -> list[str]:
+    """A table's tasks in one order for all figures, the average last."""
+    return [*sorted(set(table["task"]) - {AVERAGE}), AVERAGE]
 
 
 def _panels(titles: Sequence[str], columns: int = 1, **keywords):
@@ -78,8 +94,9 @@ def task_figure(table, *, note: str = "", where: str = ""):
     """Accuracy of each task and method with its interval, the average last; a panel for each context."""
     places = list(dict.fromkeys(zip(table["context"], table["share"], strict=True)))
     figure, cells = _panels([place_name(*place) for place in places], vertical_spacing=0.16)
-    tasks = [task for task in dict.fromkeys(table["task"]) if task != AVERAGE] + [AVERAGE]
+    tasks = _tasks(table)
     methods = [method for method in LABELS if method in set(table["method"])]
+    seen: set[str] = set()
     for (context, share), (row, column) in zip(places, cells, strict=True):
         here = table[(table["context"] == context) & (table["share"] == share)]
         for index, method in enumerate(methods):
@@ -88,12 +105,14 @@ def task_figure(table, *, note: str = "", where: str = ""):
             figure.add_scatter(
                 x=[tasks.index(task) + shift for task in part["task"]], y=100 * part["accuracy"],
                 error_y=_limits(part, "accuracy"), mode="markers", name=LABELS[method], legendgroup=method,
-                marker=_mark(method)["marker"], showlegend=row == 1, row=row, col=column,
+                marker=_mark(method)["marker"], row=row, col=column,
+                showlegend=method not in seen and len(part) > 0,
             )  # fmt: skip
+            seen |= set(part["method"])
         _upright(figure, len(tasks) - 1.5, {"color": GRID, "width": 2}, row, column)
     ticks = {"tickvals": list(range(len(tasks))), "ticktext": [task_name(task) for task in tasks]}
     figure.update_xaxes(
-        **ticks, range=[-0.6, len(tasks) - 0.4], showgrid=False, tickangle=0, tickfont_size=11
+        **ticks, range=[-0.6, len(tasks) - 0.4], showgrid=False, tickangle=0, tickfont_size=10
     )
     figure.update_yaxes(title="right answers, %", range=[-3, 103])
     figure.update_layout(title_text="Right answers task by task, with 95 % intervals")
@@ -152,8 +171,9 @@ def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA
     """Paired differences with intervals, task by task and their mean; a panel for each context."""
     places = list(dict.fromkeys(zip(table["context"], table["share"], strict=True)))
     figure, cells = _panels([place_name(*place) for place in places], columns=len(places), shared_yaxes=True)
-    tasks = [task for task in dict.fromkeys(table["task"]) if task != AVERAGE] + [AVERAGE]
+    tasks = _tasks(table)
     baselines = [name for name in LABELS if name in set(table["baseline"])]
+    seen: set[str] = set()
     for (context, share), (row, column) in zip(places, cells, strict=True):
         here = table[(table["context"] == context) & (table["share"] == share)]
         for index, baseline in enumerate(baselines):
@@ -162,9 +182,10 @@ def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA
             figure.add_scatter(
                 x=100 * part["difference"], y=[-tasks.index(t) - shift for t in part["task"]],
                 error_x=_limits(part, "difference"), mode="markers", name=f"{method} − {LABELS[baseline]}",
-                legendgroup=baseline, marker=_mark(baseline)["marker"], showlegend=column == 1,
-                row=row, col=column,
+                legendgroup=baseline, marker=_mark(baseline)["marker"], row=row, col=column,
+                showlegend=baseline not in seen and len(part) > 0,
             )  # fmt: skip
+            seen |= set(part["baseline"])
         _upright(figure, 0, {"color": TEXT, "width": 1.5}, row, column)
     ticks = [-i for i in range(len(tasks))], [task_name(t).replace("<br>", " ") for t in tasks]
     figure.update_yaxes(tickvals=ticks[0], ticktext=ticks[1], range=[0.6 - len(tasks), 0.6])
@@ -186,7 +207,7 @@ def recall_figure(table, *, note: str = "", where: str = ""):
             x=part["mass_recall"], y=100 * part["accuracy"], mode="lines", hoverinfo="skip", showlegend=False,
             line={"color": TEXT, "width": 1, "dash": "dot"},
         )  # fmt: skip
-        name = f"{context_name(context)}, {100 * share:g} %"
+        name = short_place(context, share)
         place: Any = {"x": last["mass_recall"], "y": 100 * last["ci_high"], "yanchor": "bottom", "yshift": 4}
         figure.add_annotation(**place, text=name, showarrow=False, font={"size": 12})
     for method in (m for m in LABELS if m in set(table["method"])):

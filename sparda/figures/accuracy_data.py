@@ -30,6 +30,7 @@ MISSING = {
     "accuracy": "accuracy.csv and samples.csv hold no context and budget yet at which both Sparse "
     "and SparDA ran: `sparda eval accuracy` writes them, on a machine with a GPU",
     "recall": "recall.csv is not committed yet: `sparda eval recall` writes it, on a machine with a GPU",
+    "needle": "needle.csv is not committed yet: `sparda eval needle` writes it, on a machine with a GPU",
 }
 _CELL = ["context", "share", "budget_blocks", "method"]
 _SHARE = ["n", "accuracy", "ci_low", "ci_high"]
@@ -52,7 +53,7 @@ class Evaluation:
 
 
 def missing(name: str) -> str:
-    """A sentence for a chapter that has no committed "accuracy" or "recall"."""
+    """A sentence for a chapter that has no committed "accuracy", "recall" or "needle"."""
     return MISSING[name]
 
 
@@ -104,6 +105,13 @@ def numbers(table):
         except ValueError:
             continue
     return table
+
+
+def spread(table, rows, values: str, columns: str = "method"):
+    """``values`` for reading: methods by name and in order, or columns as they come; "–" where nothing is."""
+    wide, found = table.pivot(index=rows, columns=columns, values=values), list(dict.fromkeys(table[columns]))
+    order = [m for m in LABELS if m in found] if columns == "method" else found
+    return wide[order].rename(columns=LABELS).astype(object).fillna("–")
 
 
 def _with_share(table, block_size: int):

@@ -56,7 +56,7 @@ def recall_rows():
 def test_what_is_not_committed_is_none_and_named(tmp_path):
     assert accuracy_data.committed("a-gpu", tmp_path) is None
     assert accuracy_data.read("recall", "a-gpu", tmp_path) is None
-    for name in ("accuracy", "recall"):
+    for name in ("accuracy", "recall", "needle"):
         assert f"sparda eval {name}" in accuracy_data.missing(name)
 
 
@@ -161,6 +161,35 @@ def test_figures_show_each_method_once_in_the_legend_and_are_stamped(live):
         shown = [trace.name for trace in figure.data if trace.showlegend is not False]
         assert len(shown) == len(set(shown)) > 0
     assert {"Dense", "Sparse", "SparDA", "oracle"} == {trace.name for trace in figures[0].data}
+
+
+def test_a_method_of_a_later_panel_alone_is_in_the_legend(live):
+    late = accuracy_data.task_table(live.cells, [(4096, 0.25), (4096, 0.125)])
+    figure = accuracy.task_figure(late, where="A GPU")
+    assert {trace.name for trace in figure.data if trace.showlegend} == {
+        "Dense",
+        "Sparse",
+        "SparDA",
+        "oracle",
+    }
+
+
+def test_a_published_point_has_no_error_bar_and_ours_has_one(live):
+    figure = accuracy.context_figure(
+        accuracy.context_table(accuracy_data.averages(live.cells)), where="A GPU"
+    )
+    bars = [trace.error_y.array is not None for trace in figure.data]
+    assert any(bars)
+    assert not any(bars[-4:])
+
+
+def test_a_table_for_reading_names_methods_in_order_and_marks_what_is_not_there(live):
+    table = accuracy_data.spread(live.cells[live.cells["share"] == 0.125], "task", "accuracy")
+    assert list(table.columns) == ["Sparse", "SparDA", "oracle"]
+    assert table.loc[EASY].tolist() == [0.6, 0.7, 1.0]
+    assert table.loc[HARD, "oracle"] == "–"
+    by_task = accuracy_data.spread(live.cells[live.cells["share"] == 0.125], "method", "accuracy", "task")
+    assert list(by_task.columns) == [EASY, MANY, HARD]
 
 
 def test_seven_methods_have_seven_looks():
