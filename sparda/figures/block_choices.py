@@ -17,6 +17,7 @@ from sparda.figures.style import HATCH, PALETTE, TEXT, stamp
 ORACLE = "oracle"  # chooses by the true mass, which no real system knows in time
 PALE = "rgba(128,128,128,0.4)"
 LOOKS = {"forced": (PALETTE[0], "/"), "learned": (PALETTE[1], "x"), "left out": (PALE, "")}
+COLOURS = [[i / (len(LOOKS) - 1), colour] for i, (colour, _) in enumerate(LOOKS.values())]
 MISSED = {"symbol": "triangle-down", "size": 12, "color": PALETTE[4], "line": {"color": TEXT, "width": 1}}
 CUT = 1.12  # forced blocks may score far higher than what there is to choose from: their bars end here
 
@@ -108,7 +109,8 @@ def choices_figure(
 ):
     """A row of bars for each selector, the oracle below; a triangle where the oracle's block is missed.
 
-    table : ``choices_table``; token : what this step wrote; texts : of each block, shown on hovering
+    table : ``choices_table``; token : what this step wrote; texts : of each block, shown on hovering with
+        the numbers; without them a bar says only its height
     """
     import plotly.graph_objects as go
 
@@ -129,6 +131,7 @@ def choices_figure(
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.16, "yanchor": "top"},
         "barmode": "overlay",
         "bargap": 0.1,
+        "coloraxis": {"cmin": 0, "cmax": len(LOOKS) - 1, "colorscale": COLOURS, "showscale": False},
         "height": 190 + 120 * len(parts),
         "margin": {"t": 132, "b": 100},  # room for a stamp of three lines, and for the legend
     }
@@ -176,20 +179,23 @@ def _legend() -> list[dict]:
 
 
 def _bars(part, texts: Sequence[str]) -> list[dict]:
-    colours, shapes = zip(*(LOOKS[kind] for kind in part["choice"]), strict=True)
-    numbers = zip(*(part[name].tolist() for name in ("block", "choice", "score", "mass")), strict=True)
-    hover = [
-        f"block {block}, {choice}: score {score:.3g}, mass {mass:.3f}<br>"
-        + (hover_text(texts[block]) if len(texts) else "")
-        for block, choice, score, mass in numbers
-    ]
+    kinds = part["choice"].map(list(LOOKS).index).to_numpy(dtype="uint8")  # typed: a saved figure stays small
+    shapes = [LOOKS[kind][1] for kind in part["choice"]]
+    hover, say = None, "block %{x}: %{y:.2f} of the best"
+    if len(texts):
+        numbers = zip(*(part[name].tolist() for name in ("block", "choice", "score", "mass")), strict=True)
+        hover = [
+            f"{choice}: score {score:.3g}, mass {mass:.3f}<br>{hover_text(texts[block])}"
+            for block, choice, score, mass in numbers
+        ]
+        say = "block %{x}, %{customdata}"
     block, height = part["block"].to_numpy(), np.maximum(part["height"].to_numpy().round(3), 0.02)
     missed = part["missed"].to_numpy()
     return [
         {
             "type": "bar", "x": block, "y": height, "showlegend": False, "customdata": hover,
-            "marker": {"color": list(colours), "pattern": {"shape": list(shapes), **HATCH}},
-            "hovertemplate": "%{customdata}<extra></extra>",
+            "marker": {"color": kinds, "coloraxis": "coloraxis", "pattern": {"shape": shapes, **HATCH}},
+            "hovertemplate": f"{say}<extra></extra>",
         },
         {
             "type": "scatter", "x": block[missed], "y": height[missed] + 0.13, "mode": "markers",

@@ -44,13 +44,25 @@ class ScoreMaps:
 
 def score_maps(views: Sequence[LayerView], texts: Sequence[str], *, most_rows: int = 128) -> ScoreMaps:
     """Score every block for at most ``most_rows`` queries of each layer; views of one sequence each."""
-    n_tokens = views[0].queries.shape[2]
-    step = -(-n_tokens // most_rows)
-    rows = slice((n_tokens - 1) % step, None, step)
+    rows = _spaced(views[0].queries.shape[2], most_rows)
     some = [view.at(rows) for view in views]
     scores = torch.stack([Query().block_scores(view)[0].cpu() for view in some])
     mass = torch.stack([Oracle().block_scores(view)[0].cpu() for view in some])
     return ScoreMaps(scores, mass, some[0].positions[0].cpu(), texts, views[0].sparsity)
+
+
+def thinned(maps: ScoreMaps, most_rows: int) -> ScoreMaps:
+    """The same maps for at most ``most_rows`` of their queries, the last one included."""
+    rows = _spaced(len(maps.positions), most_rows)
+    return replace(
+        maps, scores=maps.scores[:, :, rows], mass=maps.mass[:, :, rows], positions=maps.positions[rows]
+    )
+
+
+def _spaced(count: int, most: int) -> slice:
+    """At most ``most`` of ``count`` rows, evenly spaced, the last one included."""
+    step = -(-count // most)
+    return slice((count - 1) % step, None, step)
 
 
 def score_map_table(maps: ScoreMaps, *, layer: int, head: int, budget_blocks: int):
@@ -100,9 +112,9 @@ def score_map_figure(
         raise ValueError(f"no row for position {position}; take one of the table's, such as the last one")
     figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.06)
     figure.add_trace(_heat_map(table), row=1, col=1)
-    hover = [hover_text(texts[int(b)]) if len(texts) else "" for b in query["block"].tolist()]
+    hover = np.array([hover_text(texts[b]) for b in query["block"]], dtype=object) if len(texts) else None
     for choice, symbol in CHOICES.items():
-        figure.add_trace(_marks(query, choice, symbol, hover), row=1, col=1)
+        figure.add_trace(_marks(query, choice, symbol), row=1, col=1)
     for choice, pattern in {"forced": "/", "learned": "x", "left out": ""}.items():
         figure.add_trace(_bars(query, choice, pattern, hover), row=2, col=1)
     read = query["choice"].isin(list(CHOICES))
@@ -142,29 +154,29 @@ def without_nan(values) -> list:
     return [[None if np.isnan(x) else x for x in row] for row in rows.tolist()]
 
 
-def _marks(query, choice: str, symbol: str, hover: Sequence[str]):
+def _marks(query, choice: str, symbol: str):
     import plotly.graph_objects as go
 
-    picked = (query["choice"] == choice).to_numpy()
+    picked = query["choice"] == choice
     return go.Scatter(
         x=query["block"][picked], y=query["position"][picked], mode="markers", name=f"{choice}, read",
-        showlegend=True, customdata=np.asarray(hover, dtype=object)[picked],
+        showlegend=True, hovertemplate=f"block %{{x}}, {choice}: its text is at its bar below<extra></extra>",
         marker={"symbol": symbol, "size": 11, "color": "white", "line": {"color": "black", "width": 2}},
-        hovertemplate="block %{x}<br>%{customdata}<extra></extra>",
     )  # fmt: skip
 
 
-def _bars(query, choice: str, pattern: str, hover: Sequence[str]):
+def _bars(query, choice: str, pattern: str, hover: np.ndarray | None):
     import plotly.graph_objects as go
 
     index = ["forced", "learned", "left out"].index(choice)
     colour = TEXT if choice == "left out" else series(index)["marker"]["color"]
-    ours = query["choice"] == choice
-    texts = [text if mine else "" for text, mine in zip(hover, ours, strict=True)]
-    return go.Bar(
-        x=query["block"], y=query["mass"].astype(object).where(ours, None), name=f"mass, {choice}",
-        customdata=texts, marker={"color": colour, "pattern": {"shape": pattern}},
-        hovertemplate="block %{x}: %{y:.3f}<br>%{customdata}<extra></extra>",
+    ours = (query["choice"] == choice).to_numpy()
+    text = "" if hover is None else "<br>%{customdata}"
+    return go.Bar(  # its own blocks alone, as typed arrays: a saved figure stays small
+        x=query["block"].to_numpy()[ours], y=query["mass"].to_numpy(dtype="float32")[ours], width=0.8,
+        name=f"mass, {choice}", customdata=None if hover is None else hover[ours],
+        marker={"color": colour, "pattern": {"shape": pattern}},
+        hovertemplate=f"block %{{x}}: %{{y:.3f}}{text}<extra></extra>",
     )  # fmt: skip
 
 

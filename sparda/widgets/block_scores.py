@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table, without_nan
+from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table, thinned, without_nan
 from sparda.widgets import runtime, shell
+
+STATIC_ROWS = 32  # of the heat map in a file, which holds two of them
 
 
 @dataclass(frozen=True)
@@ -27,18 +29,18 @@ def explore_blocks(
     view : start values; ``changes`` override its fields, such as ``layer=12`` or ``budget_blocks=4``; a
         position between two rows of the map moves to the earlier one
     note : model, text and context, for the stamp
-    live : True for sliders, False for two figures, at half and at the end of the prompt, small ones without
-        the blocks' texts; default: whether a person's notebook is running
+    live : True for sliders, False for two figures, at half and at the end of the prompt, small ones of at
+        most 32 rows, without the blocks' texts; default: whether a person's notebook is running
 
     Raises TypeError for an unknown keyword, ValueError for a value outside of the maps.
     """
     known = [field.name for field in fields(View)]
     shell.check_names("explore_blocks", changes, known, also=("note", "live"))
     view = _within(maps, replace(view or View(), **changes))
-    draw = _painter(maps, note)
     if live if live is not None else runtime.is_live():
-        return _live(maps, view, draw)
-    last = int(maps.positions[-1])
+        return _live(maps, view, _painter(maps, note))
+    maps = thinned(maps, STATIC_ROWS)
+    draw, last = _painter(maps, note), int(maps.positions[-1])
     views = [_within(maps, replace(view, position=part * last // 4)) for part in (2, 4)]
     return [draw(view, hover=False) for view in views]
 

@@ -79,8 +79,9 @@ def test_the_figure_marks_what_is_missed_by_a_sign_and_reads_by_pattern(table):
 
 def test_hovering_shows_the_escaped_text_of_a_block(table):
     figure = choices_figure(table, texts=["<b>bold</b>"] * 8, where="")
-    hover = next(t for t in figure.data if t.type == "bar" and not t.showlegend).customdata
-    assert "block 2, learned: score 5, mass 0.200<br>&lt;b&gt;bold&lt;/b&gt;" in hover
+    bars = next(t for t in figure.data if t.type == "bar" and not t.showlegend)
+    assert bars.hovertemplate.startswith("block %{x}, %{customdata}")
+    assert "learned: score 5, mass 0.200<br>&lt;b&gt;bold&lt;/b&gt;" in bars.customdata
 
 
 def test_one_block_in_words(table):

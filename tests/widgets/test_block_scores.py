@@ -100,6 +100,13 @@ def test_the_static_twin_is_two_stamped_figures(maps):
     assert [f.data[1].y[0] for f in figures] == [255, 511]
 
 
+def test_the_static_twin_shows_fewer_rows_and_no_texts_to_stay_small(maps):
+    figure = explore_blocks(maps, live=False)[1]
+    assert figure.data[0].z.shape == (32, 32)
+    assert figure.data[0].y[-1] == 511
+    assert len(figure.to_json()) < 14_000
+
+
 def test_static_is_the_default_outside_a_notebook(maps):
     assert isinstance(explore_blocks(maps), list)
 
