@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from sparda import simulate
 from sparda.figures.style import HATCH, TEXT, series, stamp
 from sparda.prefetch import RULE, Prefetch
@@ -14,6 +16,11 @@ from sparda.units import format_bytes, format_seconds
 LOOKS = {"prep": 5, "attention": 0, "rest": 2, "copy": 1, "stall": 4}  # index of series()
 MEASURED = LOOKS | {"other": 3}  # what has no mark of its own, the simulator does not know
 TOGETHER = {"barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}}  # a name fits or is left out
+LOOK = {  # of every bar, said once in a figure: saved chapters hold several timelines
+    "textangle": 0, "textposition": "inside", "insidetextanchor": "middle",
+    "insidetextfont": {"color": "white"}, "hovertemplate": "%{text}: %{x:.1f} us<extra></extra>",
+    "marker": {"pattern": HATCH, "line": {"color": TEXT, "width": 1}},  # neighbours on the link touch
+}  # fmt: skip
 PATTERNS = {"prep": ".", "attention": "", "rest": "/", "copy": "\\", "stall": "x", "other": "-"}
 
 
@@ -71,9 +78,13 @@ def timeline_figure(step: Prefetch | Step, *, shown_layers: int = 4, line_chars:
     figure.update_xaxes(title=f"us; the first {shown_layers} layers", range=[0, end])
     figure.update_yaxes(categoryorder="array", categoryarray=_lanes(table))
     look = {"note": step.note(), "line_chars": line_chars}
-    if isinstance(step, Step):
-        return stamp(figure, "measured", where=step.where, **look)
-    return stamp(figure, "simulated", where="event simulator", **look)
+    status, where = ("measured", step.where) if isinstance(step, Step) else ("simulated", "event simulator")
+    return _alike(stamp(figure, status, where=where, **look))
+
+
+def _alike(figure):
+    """Give all bars the LOOK that they share."""
+    return figure.update_layout(template={"data": {"bar": [LOOK]}})
 
 
 def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
@@ -85,15 +96,13 @@ def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
         rows = table[table["kind"] == kind]
         look = {
             "color": series(index)["marker"]["color"],
-            "pattern": {"shape": PATTERNS[kind], **HATCH},
-            "opacity": [0.72 if layer % 2 else 1.0 for layer in _layers(rows)],
-            "line": {"color": TEXT, "width": 1},  # neighbours on the link touch
+            "pattern": {"shape": PATTERNS[kind]},
+            "opacity": np.where(np.array(_layers(rows), dtype=int) % 2, 0.72, 1).astype("float32"),
         }
+        start = rows["start_us"].round(1).tolist()  # plotly writes a base as text, every digit of it
         bars.append(go.Bar(
-            y=rows["stream"], x=rows["us"], base=rows["start_us"], name=kind, orientation="h", marker=look,
-            text=_names(kind, rows), textangle=0, hovertemplate="%{text}: %{x:.1f} us<extra></extra>",
-            textposition="inside", insidetextanchor="middle", insidetextfont_color="white",
-            legendgroup=kind, showlegend=legend,
+            y=rows["stream"], x=rows["us"].to_numpy(dtype="float32"), base=start, name=kind, orientation="h",
+            marker=look, text=_names(kind, rows), legendgroup=kind, showlegend=None if legend else False,
         ))  # fmt: skip
     return bars
 
@@ -142,7 +151,7 @@ def steps_figure(steps: Mapping[str, Step], *, shown_layers: int = 4, note: str 
     figure.update_annotations(font_size=13, x=0, xanchor="left")
     figure.update_layout(title_text="The same decode step, copied ahead and on demand", **TOGETHER)
     where = "; ".join(dict.fromkeys(step.where for step in steps.values()))
-    return stamp(figure, "measured", note, where=where).update_layout(height=560, margin_t=132)
+    return _alike(stamp(figure, "measured", note, where=where)).update_layout(height=560, margin_t=132)
 
 
 def _layers(rows) -> list[int]:

@@ -117,9 +117,10 @@ def test_the_gain_shows_as_stall_and_as_rate():
 
 
 def test_copies_of_neighbouring_layers_differ_in_shade():
-    copies = next(bar for bar in timeline_figure(Prefetch(n_layers=5)).data if bar.name == "copy")
+    figure = timeline_figure(Prefetch(n_layers=5))
+    copies = next(bar for bar in figure.data if bar.name == "copy")
     assert all(a != b for a, b in zip(copies.marker.opacity, copies.marker.opacity[1:], strict=False))
-    assert copies.marker.line.width == 1
+    assert figure.layout.template.data.bar[0].marker.line.width == 1
 
 
 def test_an_unmeasured_device_gives_nothing(tmp_path):
