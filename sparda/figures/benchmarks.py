@@ -49,7 +49,11 @@ def label(selector: str, transport: str, slots: int | None = None, budget_blocks
 
 def named(rows):
     """The rows that came to their end, with the column ``system``."""
-    rows = rows[rows["status"] == "ok"]
+    return labelled(rows[rows["status"] == "ok"])
+
+
+def labelled(rows):
+    """The rows with the column ``system``, what a figure calls them."""
     points = zip(rows["selector"], rows.get("transport", ["none"] * len(rows)), _slots(rows), strict=True)
     return rows.assign(system=[label(selector, transport, slots) for selector, transport, slots in points])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparda.figures.measured import Run
+from sparda.figures.measured import SOURCE, Run, source
 from sparda.figures.style import DASHES, TEXT, series, stamp
 
 KEPT = ["system", "batch", "cache_slots", "hit_rate", "tokens_per_s", "peak_gpu_gib"]
@@ -30,7 +30,7 @@ def slots_figure(table, *, note: str = ""):
 
 
 def recorded_table(run: Run, *, n_tokens: int):
-    """Rows of decode.csv that replay a real model's choices: KEPT, and the ceiling bound_tokens_per_s.
+    """Rows of decode.csv that replay a real model's choices: KEPT, SOURCE, the ceiling bound_tokens_per_s.
 
     Only on a whole card; systems have one name whatever their slots. Raises ValueError without such rows.
     """
@@ -44,7 +44,8 @@ def recorded_table(run: Run, *, n_tokens: int):
         system=rows["system"].str.replace(r", \d+ slots$", "", regex=True),
         bound_tokens_per_s=1e3 * rows["batch"] / rows["bound_ms"],
     )
-    return rows.sort_values(["system", "batch", "cache_slots"])[[*KEPT, "bound_tokens_per_s"]]
+    columns = [*KEPT, "bound_tokens_per_s", *(name for name in SOURCE if name in rows)]
+    return rows.sort_values(["system", "batch", "cache_slots"])[columns]
 
 
 def recorded_figure(table, *, note: str = "", where: str = ""):
@@ -69,4 +70,4 @@ def recorded_figure(table, *, note: str = "", where: str = ""):
     figure.update_yaxes(title="hit rate", row=1, col=1)
     figure.update_yaxes(title="tokens/s", rangemode="tozero", row=1, col=2)
     figure.update_layout(title_text="More slots than k: fewer misses, more tokens a second")
-    return stamp(figure, "measured", note, where=where)
+    return stamp(figure, "measured", note, where=source(table) or where)

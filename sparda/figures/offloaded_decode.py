@@ -8,7 +8,7 @@ from typing import Any
 from sparda import paper
 from sparda.bounds import H200_RATES, DecodeBound, Rates, decode_bound, misses_at
 from sparda.figures.benchmarks import PUBLISHED
-from sparda.figures.measured import Run
+from sparda.figures.measured import SOURCE, Run, source
 from sparda.figures.style import series, stamp
 from sparda.spec import ModelShape, Sparsity
 
@@ -94,10 +94,11 @@ def throughput_table(
 
 
 def _joined(table, ours):
-    """Our rows below the others; no rows of ours must not change the columns' types."""
+    """Our rows below the others, with SOURCE; no rows of ours must not change the columns' types."""
     import pandas as pd
 
-    return pd.concat([table, ours[table.columns]], ignore_index=True) if len(ours) else table
+    mine = ours.reindex(columns=[*table.columns, *SOURCE])
+    return pd.concat([table, mine], ignore_index=True) if len(ours) else table
 
 
 def throughput_figure(table, *, note: str = "", where: str = ""):
@@ -123,8 +124,9 @@ def throughput_figure(table, *, note: str = "", where: str = ""):
 
 
 def _stamp(figure, table, note: str, where: str, rest: str = f"{RATES}; {PAPER}"):
-    """Measured as soon as a row of ours is drawn, with its device, date and commit before the others'."""
+    """Measured as soon as a row of ours is drawn; where: for rows that do not say where they come from."""
     ours = bool((table["origin"] == "measured").any())
+    where = source(table[table["origin"] == "measured"]) or where
     return stamp(figure, "measured" if ours else "modelled", note, where=f"{where}; {rest}" if ours else rest)
 
 

@@ -9,7 +9,7 @@ from sparda.bounds import H200_RATES
 from sparda.costs import matmul_flops
 from sparda.figures.attention_time import RATES, SELECTOR, thousands
 from sparda.figures.benchmarks import PUBLISHED
-from sparda.figures.measured import Run
+from sparda.figures.measured import SOURCE, Run, source
 from sparda.figures.style import series, stamp
 from sparda.layer_work import prefill_work
 from sparda.spec import ModelShape, Sparsity
@@ -42,12 +42,15 @@ def throughput_table(
 
 
 def measured_prefill(run: Run):
-    """Rows of prefill.csv in the form of throughput_table; dense by flash and by cuDNN are two systems."""
+    """Rows of prefill.csv in the form of throughput_table, with SOURCE; dense by cuDNN apart."""
     names = run.rows["selector"].map({selector: system for system, selector in SELECTOR.items()})
     names = names.where(run.rows["attention"] != "cudnn", "Dense, cuDNN")
     rows = run.rows.assign(system=names, origin="measured").dropna(subset=["system", "tokens_per_s"])
-    best = rows.groupby(["origin", "system", "context"], as_index=False)["tokens_per_s"].max()
-    return best[["origin", "system", "context", "tokens_per_s"]]
+    best = rows.sort_values(["system", "context", "tokens_per_s"]).drop_duplicates(
+        ["system", "context"], keep="last"
+    )
+    columns = ["origin", "system", "context", "tokens_per_s", *SOURCE]
+    return best[[name for name in columns if name in best]].reset_index(drop=True)
 
 
 def throughput_figure(table, *, note: str = "", where: str = ""):
@@ -73,6 +76,7 @@ def throughput_figure(table, *, note: str = "", where: str = ""):
     figure.update_yaxes(title="prefill, tokens/s", rangemode="tozero")
     figure.update_layout(title_text="Prefill: tokens a second against context")
     measured = bool((table["origin"] == "measured").any())
+    where = source(table[table["origin"] == "measured"]) or where
     sources = f"{RATES}; {PAPER}"
     return stamp(
         figure,

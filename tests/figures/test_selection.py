@@ -71,7 +71,7 @@ def test_the_map_figure_tells_forced_from_learned_by_shape_and_names_the_recall(
     assert len(set(patterns)) == 3
     bars = {bar.name: list(bar.x) for bar in figure.data[3:]}
     assert bars["mass, forced"] == [0, 8, 9]
-    assert sorted(sum(bars.values(), [])) == list(range(N_BLOCKS))  # each block in one of them
+    assert sorted(b for blocks in bars.values() for b in blocks) == list(range(N_BLOCKS))  # each in one
 
 
 def test_hovering_shows_the_text_of_a_block_with_its_signs_escaped(maps):
