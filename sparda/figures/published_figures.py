@@ -8,6 +8,7 @@ from sparda.figures.attention_time import thousands
 from sparda.figures.published_tables import SYSTEMS, Beside
 from sparda.figures.style import TEXT, series, stamp
 
+METHODS = ("Dense", "Sparse", "InfiniGen", "SparDA")  # of the tables of accuracy, always in this order
 LOOK = {"published": "published, H100", "measured": "ours"}
 
 
@@ -15,7 +16,7 @@ def lines(beside: Beside, *, title: str, x: str, y: str, note: str, log_y: bool 
     """Values over batch or context: published open and thin, ours full; one colour and mark a system."""
     import plotly.graph_objects as go
 
-    figure, table = go.Figure(), beside.table
+    figure, table = go.Figure(), beside.table[beside.table["status"] == "ok"]
     known = [*SYSTEMS, *sorted(set(table["system"]) - set(SYSTEMS))]
     shown = [system for system in known if system in set(table["system"])]
     for system in shown:
@@ -32,7 +33,8 @@ def lines(beside: Beside, *, title: str, x: str, y: str, note: str, log_y: bool 
                 mode="lines+markers",
                 **look,
             )
-    ticks = sorted(set(table["x"]))
+    _no_room(figure, beside.table, [*known, *SYSTEMS])
+    ticks = sorted(set(beside.table["x"]))
     names = [thousands(n) if n >= 1024 else str(n) for n in ticks]
     figure.update_xaxes(title=x, type="log", tickvals=ticks, ticktext=names)
     if log_y:
@@ -40,6 +42,21 @@ def lines(beside: Beside, *, title: str, x: str, y: str, note: str, log_y: bool 
     else:
         figure.update_yaxes(title=y, rangemode="tozero")
     return _stamped(figure, beside, title, note)
+
+
+def _no_room(figure: Any, table: Any, order: list[str]) -> None:
+    """Crosses below the lines, a row a system and side, at the sizes that ran out of memory."""
+    failed, low = table[table["status"] != "ok"], table["value"].min()
+    rows = sorted(failed.groupby(["system", "origin"]), key=lambda row: (order.index(row[0][0]), row[0][1]))
+    for place, ((system, origin), part) in enumerate(rows, 1):
+        x, said = sorted(part["x"]), f"{system}, {'theirs' if origin == 'published' else 'ours'} "
+        look = series(place)["marker"] | {"symbol": "x-open" if origin == "published" else "x", "color": TEXT}
+        figure.add_scatter(
+            x=x, y=[low * 0.68**place] * len(x), mode="markers+text", marker=look,
+            name="out of memory", legendgroup="out of memory", showlegend=place == len(rows),
+            text=[said, *[""] * (len(x) - 1)], textposition="middle left", textfont_size=11,
+            hovertemplate=f"{said}out of memory at %{{x}}<extra></extra>",
+        )  # fmt: skip
 
 
 def bars(beside: Beside, *, title: str, y: str, note: str, by: str = "") -> Any:
@@ -86,16 +103,19 @@ def ratios(beside: Beside, *, title: str, x: str, note: str) -> Any:
     )
 
 
-def published_only(beside: Beside, *, title: str, y: str, note: str) -> Any:
-    """Bars of a table that nothing of ours can stand beside yet: a group a benchmark, a bar a method."""
+def accuracies(beside: Beside, *, title: str, y: str, note: str) -> Any:
+    """Bars of accuracies: a group a benchmark or context, a bar a method; groups of ours say so below."""
     import plotly.graph_objects as go
 
     figure, table = go.Figure(), beside.table
     shapes = ("", "/", "x", ".", "+", "-")
-    for index, (method, part) in enumerate(table.groupby("system", sort=False)):
+    known = [*METHODS, *sorted(set(table["system"]) - set(METHODS))]
+    for index, method in enumerate(known):
+        part = table[table["system"] == method]
         look = {"color": series(index)["marker"]["color"], "pattern": {"shape": shapes[index % len(shapes)]}}
-        figure.add_bar(x=list(part["x"]), y=part["value"], name=f"{method}, published", marker=look)
+        figure.add_bar(x=list(part["x"]), y=part["value"], name=str(method), marker=look)
     figure.update_yaxes(title=y, rangemode="tozero")
+    figure.update_xaxes(categoryorder="array", categoryarray=list(dict.fromkeys(table["x"])), tickangle=0)
     return _stamped(figure, beside, title, note)
 
 
@@ -104,4 +124,8 @@ def _stamped(figure: Any, beside: Beside, title: str, note: str, **look: Any) ->
     figure.update_layout(title_text=title)
     ours = bool((beside.table["origin"] == "measured").any())
     where = f"ours: {beside.where}" if ours else "published numbers only, measured by the paper's authors"
-    return stamp(figure, "measured", note, where=where, **look)
+    note = " · ".join(part for part in (note, beside.said) if part)
+    stamp(figure, "measured", note, where=where, **look)
+    top = max(96, 78 + 18 * figure.layout.title.subtitle.text.count("<br>"))  # room for the stamp
+    named = sum(trace.showlegend is not False for trace in figure.data)
+    return figure.update_layout(margin_t=top, height=max(440, top + 90 + 22 * named))

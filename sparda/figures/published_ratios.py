@@ -7,7 +7,16 @@ from typing import Any
 
 from sparda import paper
 from sparda.figures import offloaded_decode, prefill_rates
+from sparda.figures.measured import source
+from sparda.figures.published_cap import CAP_GIB, within_cap
 from sparda.figures.published_tables import CONTEXT, HIT_RATE, MODEL, Beside, joined, ours, tokens
+
+NAMES = {  # denominators of the paper's ratios: what a figure calls them
+    "Sparse offload": "Sparse",
+    "Sparse no offload": "Sparse, no offload",
+    "Dense no offload": "Dense",
+}
+BEST = "each at its peak feasible batch"
 
 
 def selection_ratio() -> Beside:
@@ -23,9 +32,10 @@ def selection_ratio() -> Beside:
         if row["value"] and row["metric"].startswith("selection time ratio")
     ]
     run = ours("breakdown")
-    mine = [] if run is None else [("measured", name, name, ratio) for name, ratio in _ratios(run.rows)]
+    used = None if run is None else run.rows[run.rows["context"].eq(CONTEXT) & run.rows["batch"].isin((1, 4))]
+    mine = [] if used is None else [("measured", name, name, ratio) for name, ratio in _ratios(used)]
     table = joined([(origin, system, system, value) for origin, system, _, value in rows + mine])
-    return Beside(table, run.where if run else "")
+    return Beside(table, "" if used is None else source(used))
 
 
 def _ratios(rows: Any) -> list[tuple[str, float]]:
@@ -47,50 +57,61 @@ def _ratios(rows: Any) -> list[tuple[str, float]]:
 
 
 def headline() -> Beside:
-    """The ratios of abstract and text that both ends of ours exist for, and theirs."""
-    speed, wheres = _speeds()
+    """The ratios of abstract and text that both ends of ours exist for, and theirs.
+
+    Those of the best batches stand twice: ours at their batches, and ours at the best that fit their card.
+    """
+    parts = _ours()
+    speed, capped = _speeds(parts[:-1]), _best(parts[-1])
     rows = []
     for row in paper.rows("headline_ratios"):
         if row["model"] != MODEL or row["hardware"] != "H100" or row["phase"] not in ("prefill", "decode"):
             continue
         name, mine = _ratio(row, speed)
-        if name:
-            rows.append(("published", name, name, float(row["value"])))
-            rows += [("measured", name, name, mine)] if mine else []
-    return Beside(joined(rows), _together(wheres))
+        pairs = [(name, mine)] if name else []
+        if name and BEST in row["matching"]:
+            under = row["denominator"].split(" (")[0]
+            best = capped.get("SparDA", 0.0) / capped.get(NAMES[under], float("inf"))
+            pairs.append((f"decode {row['context']}, best that fits {CAP_GIB} GiB, over {under}", best))
+        for label, ratio in pairs:
+            rows.append(("published", label, label, float(row["value"])))
+            rows += [("measured", label, label, ratio)] if ratio else []
+    return Beside(joined(rows), _where(parts))
 
 
-def _together(wheres: list[str]) -> str:
-    """Device, date and commits of several tables, what they share said once.
+def _ours() -> list[Any]:
+    """Our rows that ratios are made of: decode at each context, prefill, and last the best under the cap."""
+    run, prefills = ours("decode"), ours("prefill")
+    contexts = [] if run is None else sorted(set(run.rows["context"]))
+    parts = [
+        offloaded_decode.measured(run, n_tokens=context, hit_rate=HIT_RATE).assign(phase="decode")
+        for context in contexts
+    ]
+    if prefills is not None:
+        parts.append(prefill_rates.measured_prefill(prefills).assign(phase="prefill", batch=4))
+    capped = within_cap(run).sort_values("value", na_position="first")
+    parts.append(capped.drop_duplicates("system", keep="last"))
+    return [part[part["system"].isin(["SparDA", *NAMES.values()]) & (part["batch"] >= 4)] for part in parts]
 
-    >>> _together(["H200 · 2026-11-30 · commit a, b", "H200 · 2026-11-30 · commit b, c"])
-    'H200 · 2026-11-30 · commit a, b, c'
-    """
-    commits: dict[str, list[str]] = {}
-    for where in wheres:
-        device, _, named = where.partition(" · commit ")
-        commits.setdefault(device, []).extend(named.split(", "))
-    return "; ".join(
-        f"{device} · commit {', '.join(sorted(set(named)))}" for device, named in commits.items()
-    )
+
+def _where(parts: list[Any]) -> str:
+    import pandas as pd
+
+    return source(pd.concat([part for part in parts if len(part)])) if any(map(len, parts)) else ""
 
 
-def _speeds() -> tuple[dict[tuple, float], list[str]]:
-    """Ours: (phase, system, context, batch) -> tokens/s, and where they come from."""
-    speed: dict[tuple, float] = {}
-    wheres = []
-    for run, table in ((ours("decode"), "decode"), (ours("prefill"), "prefill")):
-        if run is None:
-            continue
-        wheres.append(run.where)
-        if table == "prefill":
-            for row in prefill_rates.measured_prefill(run).itertuples():
-                speed["prefill", row.system, int(row.context), 4] = float(row.tokens_per_s)
-            continue
-        for context in sorted(set(run.rows["context"])):
-            for row in offloaded_decode.measured(run, n_tokens=context, hit_rate=HIT_RATE).itertuples():
-                speed["decode", row.system, int(context), int(row.batch)] = float(row.tokens_per_s)
-    return speed, wheres
+def _speeds(parts: list[Any]) -> dict[tuple, float]:
+    """Ours: (phase, system, context, batch) -> tokens/s."""
+    return {
+        (row.phase, row.system, int(row.context), int(row.batch)): float(row.tokens_per_s)
+        for part in parts
+        for row in part.itertuples()
+    }
+
+
+def _best(capped: Any) -> dict[str, float]:
+    """Ours under the cap: system -> its best rate."""
+    return dict(zip(capped["system"], capped["value"], strict=True))
 
 
 def _sizes(row: dict[str, str]) -> str:
@@ -110,25 +131,20 @@ def _sizes(row: dict[str, str]) -> str:
 
 def _ratio(row: dict[str, str], speed: dict[tuple, float]) -> tuple[str, float]:
     """What a published ratio is called, and ours; "" for one that is no ratio of two throughputs."""
-    names = {
-        "Sparse offload": "Sparse",
-        "Sparse no offload": "Sparse, no offload",
-        "Dense no offload": "Dense",
-    }
     over, under = row["numerator"].split(" (")[0], row["denominator"].split(" (")[0]
-    if over != "SparDA" or under not in names:
+    if over != "SparDA" or under not in NAMES:
         return "", 0.0
     context, phase, matching = tokens(row["context"]), row["phase"], row["matching"]
     label = f"{phase} {row['context']}, {_sizes(row)}, over {under}"
 
     def at(batch: int) -> float:
         mine = speed.get((phase, "SparDA", context, batch), 0.0)
-        other = speed.get((phase, names[under], context, batch), 0.0)
+        other = speed.get((phase, NAMES[under], context, batch), 0.0)
         return mine / other if mine and other else 0.0
 
     if "maximum" in matching:
         return label, max((at(key[3]) for key in speed if key[3] >= 4), default=0.0)
     if "(B" in row["numerator"]:
-        ends = (speed.get((phase, "SparDA", context, 64)), speed.get((phase, names[under], context, 4)))
+        ends = (speed.get((phase, "SparDA", context, 64)), speed.get((phase, NAMES[under], context, 4)))
         return label, ends[0] / ends[1] if ends[0] and ends[1] else 0.0
     return label, at(int(matching.rstrip(")").split("B")[-1]) if "B" in matching else 4)

@@ -1,6 +1,7 @@
-"""The paper's tables with ours beside them: columns origin (published | measured), system, x, value.
+"""The paper's tables with ours beside them: columns origin (published | measured), system, x, value, status.
 
-Ours are those of this machine's device where it has measured, else the committed ones.
+status : "ok", or "out of memory" without a value. Ours are those of this machine's device where it has
+measured, else the committed ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sparda import paper, provenance
 from sparda.figures import offloaded_decode as decode
 from sparda.figures import prefill_rates
 from sparda.figures.benchmarks import PUBLISHED, read
-from sparda.figures.measured import Run
+from sparda.figures.measured import Run, source
 from sparda.linkmodel import DATA
 
 MODEL, HIT_RATE, CONTEXT = "MiniCPM4.1-8B", 0.89, 131_072
@@ -22,20 +23,22 @@ SYSTEMS = (
     "SparDA, no prefetch",
     "Sparse",
     "InfiniGen",
+    "InfiniGen over UVA",
     "Sparse, no offload",
     "Dense",
     "Dense, cuDNN",
 )
 COLUMNS = ["origin", "system", "x", "value"]
-CAP_GIB = 80
+NO_ROOM = "out of memory"
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A table and where our rows come from: device, date and commits; "" where there are none of ours."""
+    """A table, and of our rows where they come from ("" where there are none) and what else they say."""
 
     table: Any
     where: str = ""
+    said: str = ""
 
 
 def device(name: str) -> str:
@@ -63,13 +66,13 @@ def ours(name: str) -> Run | None:
 
 
 def joined(rows: list[tuple], *more: Any) -> Any:
+    """Rows of COLUMNS, and of COLUMNS and status, as one table; a row without a status came to its end."""
     import pandas as pd
 
-    parts = [
-        pd.DataFrame(rows, columns=COLUMNS),
-        *(part[COLUMNS] for part in more if part is not None and len(part)),
-    ]
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
+    columns = [*COLUMNS, "status"]
+    parts = [pd.DataFrame(rows, columns=COLUMNS), *(part for part in more if part is not None)]
+    parts = [({"status": "ok"} | dict(part.items())) for part in parts if len(part)]
+    return pd.concat([pd.DataFrame(part).reindex(columns=columns) for part in parts], ignore_index=True)
 
 
 def tokens(context: str) -> int:
@@ -81,7 +84,7 @@ def tokens(context: str) -> int:
     return 1024 * int(context.removesuffix("K"))
 
 
-def _published(name: str, x: str, **where: str) -> list[tuple]:
+def published(name: str, x: str, **where: str) -> list[tuple]:
     """Rows of a published table of throughputs, of MiniCPM4.1-8B, as COLUMNS."""
     found = []
     for row in paper.rows(name):
@@ -91,42 +94,44 @@ def _published(name: str, x: str, **where: str) -> list[tuple]:
     return found
 
 
-def decode_vs_batch(source: str = "table4_decode_throughput") -> Beside:
+def no_room(rows: list[tuple]) -> Any:
+    """Published batches at 128K that ran out of memory, up to the largest that did not."""
+    import pandas as pd
+
+    found = [
+        (PUBLISHED[row["method"], row["kv_location"]], int(row["batch"]))
+        for row in paper.rows("table4_decode_throughput")
+        if (row["model"], row["context"], row["status"]) == (MODEL, "128K", "OOM")
+    ]
+    found = [(system, batch) for system, batch in found if batch <= max(row[2] for row in rows)]
+    return pd.DataFrame(found, columns=COLUMNS[1:3]).assign(origin="published", status=NO_ROOM)
+
+
+def decode_vs_batch(table: str = "table4_decode_throughput") -> Beside:
     """Table 4 at 128K against batch; or Figure 1c, whose points were read off the chart."""
-    run = ours("decode")
-    if source.startswith("fig1c"):
+    run, failed = ours("decode"), None
+    if table.startswith("fig1c"):
         rows = [
             ("published", PUBLISHED[row["method"], row["kv_location"]], int(batch), float(row["value"]))
-            for row in paper.rows(source)
+            for row in paper.rows(table)
             for batch in re.findall(r"\d+", row["batch"])  # a flat line is drawn from 4 to 64
         ]
     else:
-        rows = _published(source, "batch", context="128K")
+        rows = published(table, "batch", context="128K")
+        failed = no_room(rows)
     mine = decode.measured(run, n_tokens=CONTEXT, hit_rate=HIT_RATE)
     mine = mine[mine["system"].isin({row[1] for row in rows})]
     mine = mine.assign(x=mine["batch"], value=mine["tokens_per_s"])
-    return Beside(joined(rows, mine), run.where if run else "")
-
-
-def decode_capped() -> Beside:
-    """Table 4 at 128K with ours under the memory cap of an 80 GB card."""
-    run = ours("decode")
-    rows = _published("table4_decode_throughput", "batch", context="128K")
-    if run is None:
-        return Beside(joined(rows))
-    own = run.rows[(run.rows["gpu_memory_gib"] == CAP_GIB) & (run.rows["context"] == CONTEXT)]
-    own = own[(own["transport"] == "none") | (own["hit_rate"] == HIT_RATE)]
-    own = own[own["system"].isin(SYSTEMS)].sort_values("host_layers_per_store", kind="stable")
-    own = own.drop_duplicates(["system", "batch"]).assign(origin="measured")
-    own = own.assign(x=own["batch"], value=own["tokens_per_s"])
-    return Beside(joined(rows, own), run.where if len(own) else "")
+    return Beside(joined(rows, failed, mine), source(mine))
 
 
 def decode_vs_context() -> Beside:
     """Table 4 at batch 4 against context."""
+    import pandas as pd
+
     run = ours("decode")
     rows = [
-        row for row in _published("table4_decode_throughput", "context", batch="4")
+        row for row in published("table4_decode_throughput", "context", batch="4")
         if row[1] in ("SparDA", "Sparse, no offload")
     ]  # fmt: skip
     parts = []
@@ -134,7 +139,7 @@ def decode_vs_context() -> Beside:
         mine = decode.measured(run, n_tokens=context, hit_rate=HIT_RATE)
         mine = mine[mine["system"].isin({row[1] for row in rows}) & (mine.get("batch") == 4)]
         parts.append(mine.assign(x=context, value=mine["tokens_per_s"]))
-    return Beside(joined(rows, *parts), run.where if run else "")
+    return Beside(joined(rows, *parts), source(pd.concat(parts)))
 
 
 def prefill() -> Beside:
@@ -144,17 +149,18 @@ def prefill() -> Beside:
     if run is not None:
         mine = prefill_rates.measured_prefill(run)
         mine = mine.assign(x=mine["context"], value=mine["tokens_per_s"])
-    return Beside(joined(_published("prefill_throughput", "context"), mine), run.where if run else "")
+    table = joined(published("prefill_throughput", "context"), mine)
+    return Beside(table, "" if mine is None else source(mine))
 
 
 def gain_parts() -> Beside:
     """Table 10: Sparse, SparDA without prefetch, SparDA, at three batches."""
     run = ours("decode")
-    rows = _published("table10_decode_breakdown", "batch")
+    rows = published("table10_decode_breakdown", "batch")
     mine = decode.measured(run, n_tokens=CONTEXT, hit_rate=HIT_RATE, compared=decode.LADDER)
     mine = mine[mine["batch"].isin({row[2] for row in rows})]
     mine = mine.assign(x=mine["batch"], value=mine["tokens_per_s"])
-    return Beside(joined(rows, mine), run.where if run else "")
+    return Beside(joined(rows, mine), source(mine))
 
 
 def ctas() -> Beside:
@@ -175,13 +181,3 @@ def ctas() -> Beside:
     mine = [("measured", "CTAs", int(batch), count) for batch, count in run["ctas_by_batch"].items()]
     where = f"{run['device']} · {run['date']} · commit {run['commit']}"
     return Beside(joined(rows + sorted(mine, key=lambda row: row[2])), where)
-
-
-def accuracy(table: str, x: str, **where: str) -> Beside:
-    """A published table of accuracies: nothing of ours can stand beside it at 8B."""
-    rows = [
-        ("published", row["method"], row[x], float(row["value"]))
-        for row in paper.rows(table)
-        if row["value"] and all(row[c] == v for c, v in where.items())
-    ]
-    return Beside(joined(rows))

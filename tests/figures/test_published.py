@@ -11,7 +11,7 @@ pytest.importorskip("plotly")
 pd = pytest.importorskip("pandas")
 
 from sparda import build_report, paper, remeasure  # noqa: E402
-from sparda.figures import catalogue, gallery, published, published_ratios  # noqa: E402
+from sparda.figures import catalogue, gallery, published, published_cap, published_ratios  # noqa: E402
 from sparda.figures import published_tables as tables  # noqa: E402
 from sparda.figures.benchmarks import Run  # noqa: E402
 from sparda.figures.published_entries import BESIDE  # noqa: E402
@@ -97,13 +97,14 @@ def test_our_ratio_is_that_of_the_two_rates_beside_it():
 
 def test_rows_under_the_memory_cap_stand_beside_table_4_and_nowhere_else(monkeypatch):
     run = tables.ours("decode")
-    capped = run.rows[run.rows["system"].isin(["SparDA", "Sparse"])].assign(gpu_memory_gib=80.0)
+    whole = run.rows[run.rows["gpu_memory_gib"].isna()]
+    capped = whole[whole["system"].isin(["SparDA", "Sparse"])].assign(gpu_memory_gib=80.0)
     capped["tokens_per_s"] = 0.5 * capped["tokens_per_s"]
-    both = Run(pd.concat([run.rows, capped], ignore_index=True), run.where)
+    both = Run(pd.concat([whole, capped], ignore_index=True), run.where)
     before = tables.decode_vs_batch().table
     monkeypatch.setattr(tables, "ours", lambda name: both)
     pd.testing.assert_frame_equal(tables.decode_vs_batch().table, before)
-    table = tables.decode_capped().table
+    table = published_cap.decode_capped().table
     ours = table[table["origin"] == "measured"].set_index(["system", "x"])["value"]
     whole = before[before["origin"] == "measured"].set_index(["system", "x"])["value"]
     assert ours["SparDA", 16] == 0.5 * whole["SparDA", 16]
@@ -159,3 +160,70 @@ def test_a_note_about_a_step_reaches_every_figure_that_reads_what_it_writes(tmp_
     assert again.about(["data/measured/nvidia-h200/prefill.csv"]) == {}
     again.done("decode")
     assert build_report.read(tmp_path).notes == {}
+
+
+@pytest.mark.parametrize("entry", DRAWN, ids=lambda entry: entry.name)
+def test_no_two_rows_of_one_side_stand_at_one_place(entry):
+    table, _ = published.draw(entry)
+    assert not table.duplicated(["origin", "system", "x"]).any()
+    assert table["value"].notna().equals(table["status"] == "ok")
+
+
+def capped_rows():
+    table = published_cap.decode_capped().table
+    return table[table["origin"] == "measured"].set_index(["system", "x"])
+
+
+def test_what_does_not_fit_an_80_gb_card_is_a_row_and_a_cross_that_say_so():
+    ours = capped_rows()
+    for system in ("Dense", "Sparse, no offload"):
+        assert ours.loc[(system, 8), "status"] == "ok"
+        assert ours.loc[(system, 16), "status"] == tables.NO_ROOM
+    assert (ours.loc["SparDA", "status"] == "ok").all()
+    _, figure = published.draw(next(entry for entry in BESIDE if entry.name == "table4_cap"))
+    crosses = [trace for trace in figure.data if trace.name == tables.NO_ROOM]
+    assert [trace.text[0].strip() for trace in crosses] == [
+        "InfiniGen, theirs",
+        *("Sparse, no offload, ours", "Sparse, no offload, theirs"),
+        *("Dense, ours", "Dense, theirs"),
+    ]  # fmt: skip
+    assert sum(trace.showlegend for trace in crosses) == 1
+
+
+def test_the_capped_table_says_how_it_differs_from_the_whole_card():
+    beside = published_cap.decode_capped()
+    whole = tables.decode_vs_batch().table
+    whole = whole[whole["origin"] == "measured"].set_index(["system", "x"])["value"]
+    ratios = (capped_rows()["value"] / whole).dropna()
+    assert f"{ratios.min():.2f}" in beside.said
+    assert "out of memory under it alone: Dense at batch 16; Sparse, no offload at batch 16" in beside.said
+    assert "host pages shared at batch 4, 8, 16, 32, 64 by 4 layers" in beside.where
+
+
+def test_a_stamp_names_the_commits_of_the_rows_that_are_drawn_and_no_others():
+    run = tables.ours("decode")
+    for beside, rows in (
+        (tables.decode_vs_context(), run.rows[run.rows["batch"].eq(4) & run.rows["gpu_memory_gib"].isna()]),
+        (published_cap.decode_capped(), run.rows[run.rows["gpu_memory_gib"] == 80]),
+    ):
+        named = re.findall(r"commit ([0-9a-f]+(?:, [0-9a-f]+)*)", beside.where)[0]
+        assert set(named.split(", ")) <= set(rows["commit"]) < set(run.rows["commit"])
+
+
+def test_the_best_that_fits_is_taken_within_the_memory_of_the_papers_card():
+    best = capped_rows()["value"].groupby("system").max()
+    table = published_ratios.headline().table
+    ratios = table[table["origin"] == "measured"].set_index("system")["value"]
+    ours = ratios["decode 128K, best that fits 80 GiB, over Sparse no offload"]
+    assert ours == best["SparDA"] / best["Sparse, no offload"]
+    assert ours < ratios["decode 128K, batch 64 to 4, over Sparse no offload"]
+
+
+def test_our_accuracy_stands_beside_tables_1_and_2_under_its_own_model():
+    for name in ("table1", "table2"):
+        table, figure = published.draw(next(entry for entry in BESIDE if entry.name == name))
+        ours = table[table["origin"] == "measured"]
+        assert set(ours["system"]) == {"Dense", "Sparse", "InfiniGen", "SparDA"}
+        assert ours["x"].str.startswith("ours:").all()
+        assert "ours SmolLM2-135M" in figure.layout.meta["stamp"]
+        assert ours["value"].between(0, 100).all()
