@@ -17,7 +17,7 @@ LOOKS = {"prep": 5, "attention": 0, "rest": 2, "copy": 1, "stall": 4}  # index o
 MEASURED = LOOKS | {"other": 3}  # what has no mark of its own, the simulator does not know
 TOGETHER = {"barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}}  # a name fits or is left out
 LOOK = {  # of every bar, said once in a figure: saved chapters hold several timelines
-    "textangle": 0, "textposition": "inside", "insidetextanchor": "middle",
+    "orientation": "h", "textangle": 0, "textposition": "inside", "insidetextanchor": "middle",
     "insidetextfont": {"color": "white"}, "hovertemplate": "%{text}: %{x:.1f} us<extra></extra>",
     "marker": {"pattern": HATCH, "line": {"color": TEXT, "width": 1}},  # neighbours on the link touch
 }  # fmt: skip
@@ -101,8 +101,8 @@ def _bars(table, looks: dict[str, int], legend: bool = True) -> list:
         }
         start = rows["start_us"].round(1).tolist()  # plotly writes a base as text, every digit of it
         bars.append(go.Bar(
-            y=rows["stream"], x=rows["us"].to_numpy(dtype="float32"), base=start, name=kind, orientation="h",
-            marker=look, text=_names(kind, rows), legendgroup=kind, showlegend=None if legend else False,
+            y=rows["stream"], x=rows["us"].to_numpy(dtype="float32"), base=start, name=kind, marker=look,
+            text=_names(kind, rows), legendgroup=kind, showlegend=None if legend else False,
         ))  # fmt: skip
     return bars
 

@@ -53,7 +53,7 @@ def _no_room(figure: Any, table: Any, order: list[str]) -> None:
         look = series(place)["marker"] | {"symbol": "x-open" if origin == "published" else "x", "color": TEXT}
         figure.add_scatter(
             x=x, y=[low * 0.68**place] * len(x), mode="markers+text", marker=look,
-            name="out of memory", legendgroup="out of memory", showlegend=place == len(rows),
+            name="out of memory", showlegend=place == len(rows),
             text=[said, *[""] * (len(x) - 1)], textposition="middle left", textfont_size=11,
             hovertemplate=f"{said}out of memory at %{{x}}<extra></extra>",
         )  # fmt: skip
