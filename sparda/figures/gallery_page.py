@@ -102,7 +102,9 @@ def page(
         parts.append(
             "<p>Published numbers as far as they were recovered (data/paper/README.md says from where); "
             "none was read in the paper itself. Where ours cannot exist yet, the reason stands "
-            "there.</p>\n"
+            "there. Ours here are those of the GPU that wrote this page, where it has measured, else the "
+            "committed ones of an H200; the chapters' figures below draw the committed ones on every card, "
+            "as their stamps say.</p>\n"
         )
         parts += [_beside(entry, path, root, folder, report) for entry, path in beside]
     for chapter in chapters.values():

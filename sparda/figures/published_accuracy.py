@@ -62,7 +62,7 @@ def _beside(rows: list[tuple], mine: Any, before: str) -> tables.Beside:
     own = []
     for row in mine.sort_values("context", kind="stable").itertuples():
         k = mine[(mine["context"] == row.context) & (mine["method"] != "dense")]["budget_blocks"].iloc[0]
-        at = f"ours:<br>{before}{thousands(row.context)}, k {k:g}"
+        at = f"ours: {before}{thousands(row.context)}, k {k:g}"
         own.append(("measured", accuracy_data.LABELS[row.method], at, 100 * row.accuracy))
     fewest, most = mine["tasks"].min(), mine["tasks"].max()
     tasks = f"{fewest} to {most}" if fewest < most else f"{most}"

@@ -109,6 +109,7 @@ def accuracies(beside: Beside, *, title: str, y: str, note: str) -> Any:
 
     figure, table = go.Figure(), beside.table
     shapes = ("", "/", "x", ".", "+", "-")
+    table = table.assign(x=table["x"].str.replace("ours: ", "ours:<br>"))
     known = [*METHODS, *sorted(set(table["system"]) - set(METHODS))]
     for index, method in enumerate(known):
         part = table[table["system"] == method]

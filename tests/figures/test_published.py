@@ -132,6 +132,12 @@ def test_the_page_works_offline_and_without_scripts(page):
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 8_000_000
 
 
+def test_the_page_says_whose_measurements_it_shows(page):
+    text, _ = page
+    assert "those of the GPU that wrote this page, where it has measured, else the committed ones" in text
+    assert "ours: RULER, 8K, k 16" in text  # in the table of numbers, as text
+
+
 def test_every_entry_is_on_the_page_with_its_source_and_its_reasons(page):
     text, _ = page
     for entry in BESIDE:
