@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sparda.bounds import H200_RATES, Rates
-from sparda.figures.measured import Run
+from sparda.figures.measured import SOURCE, Run, source
 from sparda.figures.style import TEXT, series, stamp
 from sparda.layer_work import decode_work, prefill_work
 from sparda.spec import ModelShape, Sparsity
@@ -93,7 +93,8 @@ def _inside(run: Run, phase: str, batch: int):
     bare = rows["system"].str.removesuffix(", no offload")
     rows = rows.assign(system=bare, origin="engine", us=rows["us_per_layer"], stand_in=bare != rows["system"])
     rows = rows[rows["system"].isin(SELECTOR)].sort_values("stand_in", kind="stable")
-    return rows.drop_duplicates(COLUMNS[:4])[COLUMNS]
+    rows = rows.drop_duplicates(COLUMNS[:4])
+    return rows[[*COLUMNS, *(name for name in SOURCE if name in rows)]]
 
 
 def nearest_batch(run: Run, batch: int) -> int:
@@ -118,6 +119,7 @@ def time_figure(table, *, phase: str, note: str = "", where: str = ""):
     """Stacked bars of a layer's selection, attention and wait, a group for each context.
 
     Bars are measured where anything was, and a diamond is the floor; else the bars are the floor.
+    where : of bars that do not say where they come from
     """
     import plotly.graph_objects as go
 
@@ -140,6 +142,8 @@ def time_figure(table, *, phase: str, note: str = "", where: str = ""):
     title = f"Attention time of a layer in {phase}" + ("" if measured else ": what must be done")
     figure.update_layout(barmode="stack", title_text=title)
     status = "measured" if measured else "modelled"
+    if set(bars["origin"]) == {"engine"}:
+        where = source(bars) or where
     return stamp(figure, status, note, where=f"{where}; {RATES}" if measured else RATES)
 
 

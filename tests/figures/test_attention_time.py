@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparda.figures import attention_time as figures
-from sparda.figures import prefill_rates
+from sparda.figures import benchmarks, prefill_rates
 from sparda.figures.benchmarks import named
 from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
@@ -130,3 +130,15 @@ def test_selection_grows_and_attention_over_k_blocks_does_not():
     flat = lines["attention, chosen blocks"]
     assert flat.max() / flat.min() < 1.15
     assert figures.growth_figure(table).layout.meta["status"] == "modelled"
+
+
+def test_the_stamp_names_the_commits_of_the_bars_and_not_of_other_batches():
+    run = benchmarks.read("breakdown")
+    assert run is not None
+    kernels = pd.read_csv(DATA / "nvidia-h200" / "kernels.csv")
+    bars = figures.measured_table(run, kernels, phase="decode", batch=16)
+    floor = figures.floor_table(SHAPE, RULE, phase="decode", contexts=sorted(set(bars["context"])))
+    figure = figures.time_figure(pd.concat([floor, bars]), phase="decode", where=run.where)
+    drawn = set(run.rows.loc[run.rows["batch"] == 16, "commit"])
+    for commit in set(run.rows["commit"]):
+        assert (commit in figure.layout.meta["stamp"]) == (commit in drawn)
