@@ -113,6 +113,16 @@ def _execute(chapter: Chapter, build: Build, staging: Path) -> None:
             f"cell {error.cell_index} (`{(lines or [''])[0].strip()}`) stopped with "
             f"{error.ename}: {' '.join(error.evalue.split())}"
         ) from None
+    _compact(staging / chapter.notebook)
+
+
+def _compact(notebook: Path) -> None:
+    """Write it again without indentation and the times of its cells: two fifths of the bytes."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        cell["metadata"].pop("papermill", None)
+        cell["metadata"].pop("execution", None)
+    notebook.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
 def _check_published(chapter: Chapter, staging: Path) -> None:

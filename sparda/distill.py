@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparda import blocks
+from sparda import blocks, kernels
 from sparda.attention import query_slices
-from sparda.kernels import block_mass
 from sparda.soft_topk import soft_topk
 from sparda.spec import Sparsity
 
@@ -83,7 +82,7 @@ def teach(q: Tensor, k: Tensor, positions: Tensor, sparsity: Sparsity, recipe: R
     """
     if recipe.teacher == "mass":
         at = positions.to(q.device).expand(len(q), -1)
-        return block_mass(q, k, at, block_size=sparsity.block_size)
+        return kernels.block_mass(q, k, at, block_size=sparsity.block_size)
     parts = []
     for part in query_slices(q.shape[2], q.shape[0] * q.shape[1] * k.shape[2]):
         at = positions[part]  # on the CPU: how many keys a slice sees is known without waiting for a GPU

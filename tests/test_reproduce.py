@@ -173,6 +173,15 @@ def test_the_gpu_profile_is_refused_without_a_gpu(repository, monkeypatch):
         run(repository, profile="gpu")
 
 
+def test_an_executed_chapter_is_a_whole_notebook_without_the_times_of_its_cells(repository):
+    assert run(repository) == 0
+    path = repository / "figures" / "chapters" / "00_tiny.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert not any({"papermill", "execution"} & set(cell.metadata) for cell in notebook.cells)
+    assert len(path.read_text().splitlines()) == 1
+
+
 def test_what_is_up_to_date_is_skipped_until_something_changes(repository, monkeypatch):
     runs = fake_execute(monkeypatch)
     changes = [
