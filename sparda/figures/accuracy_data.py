@@ -16,6 +16,7 @@ from sparda.figures import measured
 from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
 
+SUBJECT = "smollm2-135m"  # the model that the chapter is about
 LABELS = {  # methods of sparda.evaluation: what a figure calls them
     "dense": "Dense",
     "sparse": "Sparse",
@@ -57,24 +58,25 @@ def missing(name: str) -> str:
     return MISSING[name]
 
 
-def read(name: str, device: str = "nvidia-h200", folder: Path = DATA) -> Run | None:
-    """The rows of an evaluation's file and where they come from; None where it is not committed."""
+def read(name: str, device: str = "nvidia-h200", folder: Path = DATA, *, model: str = SUBJECT) -> Run | None:
+    """One model's rows of an evaluation's file and where they come from; None where none are committed."""
     run = measured.read(name, device, folder, dtype={"right": str, "layer": str, "head": str})
-    if run is None:
+    if run is None or model not in set(run.rows["model"]):
         return None
-    return Run(run.rows[run.rows["seed"] == run.rows["seed"].min()].reset_index(drop=True), run.where)
+    rows = run.rows[run.rows["model"] == model]
+    return Run(rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True), run.where)
 
 
-def committed(device: str = "nvidia-h200", folder: Path = DATA) -> Evaluation | None:
-    """The committed answers; None unless accuracy.csv and samples.csv have a cell of each of ``COMPARED``."""
-    cells, samples = (read(name, device, folder) for name in ("accuracy", "samples"))
+def committed(device: str = "nvidia-h200", folder: Path = DATA, *, model: str = SUBJECT) -> Evaluation | None:
+    """A model's committed answers; None unless both its tables have a cell of each of ``COMPARED``."""
+    cells, samples = (read(name, device, folder, model=model) for name in ("accuracy", "samples"))
     if cells is None or samples is None:
         return None
     ran = cells.rows.groupby(["context", "budget_blocks"])["method"].agg(set)
     if not any(methods >= set(COMPARED) for methods in ran):
         return None
     texts = [{str(k): str(v) for k, v in row.items()} for row in samples.rows.to_dict("records")]
-    kept = read("pairs", device, folder)
+    kept = read("pairs", device, folder, model=model)
     compared = paired(texts) if kept is None else kept.rows
     return Evaluation(_with_share(cells.rows, 64), texts, _with_share(compared, 64), cells.where)
 

@@ -47,13 +47,16 @@ def card(model: str = "smollm2-135m") -> dict | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def read(what: str, device: str = "nvidia-h200") -> Run | None:
-    """Rows of "recall" or "ablation" and where they come from; None where no Forecast's are committed."""
+def read(what: str, device: str = "nvidia-h200", *, model: str = "smollm2-135m") -> Run | None:
+    """A model's rows of "recall" or "ablation" and where they come from; None where it has no Forecast's."""
     name = {"recall": "recall", "ablation": ABLATION.name}[what]
     run = measured.read(name, device, data_dir() / "measured")
-    if run is None or (what == "recall" and "sparda" not in set(run.rows["method"])):
+    if run is None:
         return None
-    return run
+    rows = run.rows[run.rows["model"] == model].reset_index(drop=True)
+    if rows.empty or (what == "recall" and "sparda" not in set(rows["method"])):
+        return None
+    return Run(rows, run.where)
 
 
 def recalls(run: Run, *, context: int, budget_blocks: int, text: str | None = None):

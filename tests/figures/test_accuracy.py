@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparda.evaluation.accuracy import ACCURACY, AVERAGE, PAIRS, SAMPLES, Result, pairs
@@ -54,7 +56,7 @@ def recall_rows():
 
 
 def test_what_is_not_committed_is_none_and_named(tmp_path):
-    assert accuracy_data.committed("a-gpu", tmp_path) is None
+    assert accuracy_data.committed("a-gpu", tmp_path, model="tiny") is None
     assert accuracy_data.read("recall", "a-gpu", tmp_path) is None
     for name in ("accuracy", "recall", "needle"):
         assert f"sparda eval {name}" in accuracy_data.missing(name)
@@ -67,7 +69,7 @@ def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):
     for with_pairs in (False, True):
         if with_pairs:
             write(tmp_path, "pairs", pairs([sample for _, sample in rows]))
-        kept = accuracy_data.committed("a-gpu", tmp_path)
+        kept = accuracy_data.committed("a-gpu", tmp_path, model="tiny")
         assert kept is not None
         assert kept.where == "A GPU · 2026-01-01 · commit abc"
         key = ["method", "task", "share"]
@@ -78,18 +80,39 @@ def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):
         assert ours.to_dict() == pytest.approx(theirs.to_dict(), abs=1e-3)
 
 
+def test_a_second_model_in_the_files_changes_no_table_of_the_first(tmp_path, live):
+    for name, gain in (("tiny", 0), ("a-second", 1)):
+        rows = [
+            replace(r, right=[x - gain if x else 0 for x in r.right]).rows(name, 0, RUN) for r in results()
+        ]
+        write(tmp_path, "accuracy", [cell for cell, _ in rows])
+        write(tmp_path, "samples", [sample for _, sample in rows])
+        write(tmp_path, "pairs", pairs([sample for _, sample in rows]))
+        write(tmp_path, "recall", [row | {"model": name} for row in recall_rows()])
+    kept = accuracy_data.committed("a-gpu", tmp_path, model="tiny")
+    recall = accuracy_data.read("recall", "a-gpu", tmp_path, model="tiny")
+    assert kept is not None
+    assert recall is not None
+    assert len(recall.rows) == len(recall_rows())
+    assert (len(kept.samples), len(kept.pairs)) == (len(live.samples), len(live.pairs))
+    key = ["share", "method"]
+    ours, theirs = (accuracy_data.averages(e.cells).set_index(key)["accuracy"] for e in (kept, live))
+    assert ours.to_dict() == theirs.to_dict()
+    assert accuracy_data.committed("a-gpu", tmp_path, model="a-third") is None
+
+
 def test_an_evaluation_that_has_not_come_to_sparda_yet_is_none(tmp_path):
     rows = [r.rows("tiny", 0, RUN) for r in results() if r.method != "sparda"]
     write(tmp_path, "accuracy", [cell for cell, _ in rows])
     write(tmp_path, "samples", [sample for _, sample in rows])
-    assert accuracy_data.committed("a-gpu", tmp_path) is None
+    assert accuracy_data.committed("a-gpu", tmp_path, model="tiny") is None
     assert "SparDA ran" in accuracy_data.missing("accuracy")
 
 
 def test_of_several_seeds_the_first_is_shown(tmp_path):
     for seed, right in ((3, [1, 1]), (1, [0, 1])):
         write(tmp_path, "accuracy", [result("sparse", EASY, right).rows("tiny", seed, RUN)[0]])
-    kept = accuracy_data.read("accuracy", "a-gpu", tmp_path)
+    kept = accuracy_data.read("accuracy", "a-gpu", tmp_path, model="tiny")
     assert kept is not None
     assert (list(kept.rows["seed"]), list(kept.rows["accuracy"])) == ([1], [0.5])
 

@@ -53,7 +53,7 @@ def answers():
 def test_committed_rows_are_read_as_written(tmp_path, rows):
     about = {"device": "A GPU", "date": "2026-01-01", "commit": "abc"}
     tables.keep(NEEDLE, needle_rows(), tmp_path / "a-gpu", about)
-    kept = accuracy_data.read("needle", "a-gpu", tmp_path)
+    kept = accuracy_data.read("needle", "a-gpu", tmp_path, model="tiny")
     assert kept is not None
     assert kept.where == "A GPU · 2026-01-01 · commit abc"
     ours, theirs = (accuracy_needle.needle_table(table, 4096, 8) for table in (kept.rows, rows))

@@ -120,11 +120,14 @@ def recall_rows():
         for layer, head in ((0, 0), (0, "mean"), (1, 0), (1, "mean"), ("mean", "mean"))
     ]
     columns = ["text", "method", "layer", "head", "mass_recall", "gain", "gain_low", "gain_high", "agreement"]
-    return pd.DataFrame(rows, columns=columns).assign(context=8192, budget_blocks=16, hit_rate=0.9)
+    return pd.DataFrame(rows, columns=columns).assign(
+        model="smollm2-135m", context=8192, budget_blocks=16, hit_rate=0.9
+    )
 
 
 def test_recall_is_read_by_layer_and_head_without_the_means(data):
-    write(data, "recall", recall_rows())
+    another = recall_rows().assign(model="another", mass_recall=0.0)  # which must change nothing
+    write(data, "recall", pd.concat([another, recall_rows()]))
     run = forecast_data.read("recall", "a-device")
     assert run is not None
     assert run.where == "a device · a day · commit abc"
