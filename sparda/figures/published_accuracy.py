@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparda import paper
+from sparda.evaluation.accuracy import COUNTS
 from sparda.figures import accuracy_data
 from sparda.figures import published_tables as tables
 from sparda.figures.attention_time import thousands
@@ -67,5 +68,5 @@ def _beside(rows: list[tuple], mine: Any, before: str) -> tables.Beside:
     fewest, most = mine["tasks"].min(), mine["tasks"].max()
     tasks = f"{fewest} to {most}" if fewest < most else f"{most}"
     share = f"k {mine['share'].iloc[0]:g} of the blocks"
-    said = f"ours: mean of the {tasks} tasks at which dense scores, {share}"
+    said = f"ours: mean of the {tasks} tasks at which dense scores over {100 * COUNTS:g} %, {share}"
     return tables.Beside(tables.joined([*rows, *own]), mine["where"].iloc[0], said)

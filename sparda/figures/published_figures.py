@@ -9,6 +9,15 @@ from sparda.figures.published_tables import SYSTEMS, Beside
 from sparda.figures.style import TEXT, series, stamp
 
 METHODS = ("Dense", "Sparse", "InfiniGen", "SparDA")  # of the tables of accuracy, always in this order
+LOOKS = {  # one colour and mark in all figures; those that share one never meet
+    "SparDA": 0,
+    "Sparse": 1,
+    "InfiniGen": 2,
+    "Sparse, no offload": 3,
+    "Dense": 4,
+    "InfiniGen over UVA": 5,
+    "Dense, cuDNN": 5,
+}
 LOOK = {"published": "published, H100", "measured": "ours"}
 
 
@@ -21,7 +30,9 @@ def lines(beside: Beside, *, title: str, x: str, y: str, note: str, log_y: bool 
     shown = [system for system in known if system in set(table["system"])]
     for system in shown:
         for origin, part in table[table["system"] == system].groupby("origin", sort=True):
-            look = series(shown.index(system))
+            look = series(LOOKS.get(system, shown.index(system)))
+            if look["marker"]["symbol"] == "x":  # a cross is what ran out of memory
+                look["marker"] |= {"symbol": "triangle-down"}
             if origin == "published":
                 look["marker"] |= {"symbol": look["marker"]["symbol"] + "-open", "size": 11}
                 look["line"] |= {"width": 1}

@@ -196,6 +196,20 @@ def test_what_does_not_fit_an_80_gb_card_is_a_row_and_a_cross_that_say_so():
     assert sum(trace.showlegend for trace in crosses) == 1
 
 
+def test_a_system_looks_alike_on_the_whole_card_and_under_the_cap_and_is_no_cross():
+    entries = [entry for entry in BESIDE if entry.name in ("table4", "table4_cap")]
+    whole, capped = (
+        {t.name: (t.marker.color, t.marker.symbol) for t in published.draw(entry)[1].data}
+        for entry in entries
+    )
+    shared = (set(whole) & set(capped)) - {tables.NO_ROOM}
+    assert {"Dense, ours", "Dense, published, H100"} <= shared
+    assert all(whole[name] == capped[name] for name in shared)
+    lines = {name: look for name, look in capped.items() if name != tables.NO_ROOM}
+    assert len(set(lines.values())) == len(lines)
+    assert not any(symbol.startswith("x") for _, symbol in lines.values())
+
+
 def test_the_capped_table_says_how_it_differs_from_the_whole_card():
     beside = published_cap.decode_capped()
     whole = tables.decode_vs_batch().table
