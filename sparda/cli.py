@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 try:
@@ -19,8 +20,8 @@ except ModuleNotFoundError as error:  # VENV=none on an interpreter that lacks s
 DISK = {
     errno.ENOSPC: "the disk is full; free some space and run again",
     errno.EDQUOT: "the disk quota is used up; free some space and run again",
-    errno.EROFS: "the folder is read-only; give another with --output",
-    errno.EACCES: "the folder may not be written; give another with --output",
+    errno.EROFS: "the folder is read-only; give another folder",
+    errno.EACCES: "the folder may not be written; give another folder",
 }
 
 
@@ -77,6 +78,8 @@ def _check_place(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, "this is a file", str(there))
     if not os.access(there, os.W_OK):
         raise PermissionError(errno.EACCES, "not allowed", str(there))
+    with tempfile.TemporaryFile(dir=there):  # whoever may do all may still not write everywhere
+        pass
 
 
 def main(arguments: list[str] | None = None) -> int:

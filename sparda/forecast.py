@@ -11,7 +11,6 @@ On disk the weights have the names that other programs read already (SGLang's Sp
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparda.files import write_tensors
 from sparda.spec import ModelShape
 
 _FUTURE = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn\.q_future_proj\.weight$")
@@ -88,21 +88,9 @@ class Forecast:
 
         about : what to keep in the file's header (where it came from), all strings
         """
-        from safetensors.torch import save_file
-
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
         tensors = {name: w.detach().to("cpu", dtype).contiguous() for name, w in self.tensors().items()}
-        try:
-            part.touch()
-            mode = part.stat().st_mode  # the usual one; safetensors would let only the owner read
-            save_file(tensors, part, {"format": "pt", "head_dim": str(self.head_dim), **about})
-            part.chmod(mode)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-        return path
+        write_tensors(Path(path), tensors, {"format": "pt", "head_dim": str(self.head_dim), **about})
+        return Path(path)
 
     @classmethod
     def load(

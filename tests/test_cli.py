@@ -44,7 +44,7 @@ def raising(error):
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C; what was built before is untouched"),
         (BuildError("unknown chapter"), 2, "sparda: unknown chapter"),
         (OSError(errno.ENOSPC, "No space", "x"), 1, "the disk is full; free some space and run again (x)"),
-        (PermissionError(errno.EACCES, "Denied", "x"), 1, "may not be written; give another with --output"),
+        (PermissionError(errno.EACCES, "Denied", "x"), 1, "may not be written; give another folder"),
         (
             ModuleNotFoundError("No module", name="papermill"),
             2,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from sparda.evaluation.methods import METHODS, SHARES
-from sparda.measure.command import listed
+from sparda.measure.command import count, listed
 
 KINDS = {
     "accuracy": "answers of long-context tasks, every method on the same prompts",
@@ -45,10 +46,10 @@ def add_to(commands: Any) -> None:
 def _own_options(one: argparse.ArgumentParser, name: str) -> None:
     if name == "accuracy":
         one.add_argument("--tasks", type=listed(str), help="by commas [all]")
-        one.add_argument("--n", type=int, default=200, help="samples of each cell [200]")
-        one.add_argument("--batch", type=int, default=50, help="prompts at once [50]")
+        one.add_argument("--n", type=count, default=200, help="samples of each cell [200]")
+        one.add_argument("--batch", type=count, default=50, help="prompts at once [50]")
         one.add_argument(
-            "--jobs", type=_count, default=1, help="processes that share the device [1]; 4 suit one H200"
+            "--jobs", type=count, default=1, help="processes that share the device [1]; 4 suit one H200"
         )
         one.add_argument(
             "--all-tasks", action="store_true", help="also those where dense scores 20 %% or less"
@@ -58,23 +59,17 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
         one.add_argument(
             "--tasks", type=listed(str), help="with one fact, by commas [niah_single, _multikey]"
         )
-        one.add_argument("--n", type=int, default=50, help="samples of each cell [50]")
+        one.add_argument("--n", type=count, default=50, help="samples of each cell [50]")
     else:
         one.add_argument("--texts", type=listed(str), default=["jargon_file", "king_james"], help="by commas")
-        one.add_argument("--sequences", type=int, default=8, help="of each text [8]")
-        one.add_argument("--queries", type=int, default=512, help="of each sequence [512]")
+        one.add_argument("--sequences", type=count, default=8, help="of each text [8]")
+        one.add_argument("--queries", type=count, default=512, help="of each sequence [512]")
 
 
 def _method(name: str) -> str:
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
     return name
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -89,6 +84,9 @@ def run(options: argparse.Namespace) -> int:
     except (FileNotFoundError, KeyError, ValueError, ImportError) as error:
         print(f"sparda: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
         return 2
+    except BrokenProcessPool:
+        print("sparda: a process ended by itself; try fewer --jobs, or a smaller --batch", file=sys.stderr)
+        return 1
     return 0
 
 

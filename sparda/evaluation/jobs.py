@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from signal import SIG_IGN, SIGINT, signal
 from time import perf_counter
 from typing import Any
 
@@ -79,21 +80,28 @@ class Processes:
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Result]:
         from concurrent.futures import ProcessPoolExecutor, as_completed
-        from multiprocessing import get_context
+        from multiprocessing import active_children, get_context
 
         each = [replace(job, names=(name,)) for job in jobs for name in job.names]
         count, enter = min(self.count, len(each)), (self.options, self.device)
         if count == 0:
             return
         with ProcessPoolExecutor(count, get_context("spawn"), _enter, enter) as pool:
-            for future in as_completed([pool.submit(_do, job) for job in each]):
-                yield from future.result()
+            try:
+                for future in as_completed([pool.submit(_do, job) for job in each]):
+                    yield from future.result()
+            except BaseException:  # Ctrl-C, or one that failed: the others would go on for minutes
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in active_children():
+                    child.terminate()
+                raise
 
 
 _HERE: list[Here] = []  # of a process that ``Processes`` has started
 
 
 def _enter(options: Namespace, device: torch.device) -> None:
+    signal(SIGINT, SIG_IGN)  # Ctrl-C is the parent's
     _HERE.append(here(options, device))
 
 

@@ -21,11 +21,13 @@ SHARES = (0.125, 0.25)  # k as a share of the context's blocks
 def rule(context: int, share: float) -> Sparsity:
     """Blocks of 64, one init block, k = share of the context's blocks, local = k / 4: for every method.
 
-    ValueError: k is too small for its forced blocks and a learned one.
+    ValueError: no share, or k is too small for its forced blocks and a learned one.
 
     >>> [(r.budget_blocks, r.local_blocks) for r in (rule(8192, 0.125), rule(4096, 0.25), rule(1024, 0.25))]
     [(16, 4), (16, 4), (4, 1)]
     """
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of the blocks lies between 0 and 1, got {share:g}")
     k = round(share * context / 64)
     local = max(1, k // 4)
     if k < local + 3:

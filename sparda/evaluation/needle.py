@@ -7,7 +7,7 @@ fact's blocks is compared with the part of it that lies in the chosen blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,15 +28,22 @@ NEEDLE = Table("needle", (*_KEY[:-1], "mass", "caught", "n", "seed", "date", "co
 TASKS = ("niah_single_noise", "niah_single_prose", "niah_multikey_noise", "niah_multikey_prose")
 
 
+def check_tasks(names: Iterable[str]) -> None:
+    """ValueError: a task that is not known, or has more than one fact."""
+    for name in names:
+        if name not in TASKS:
+            raise ValueError(f"{name!r} is no task of one fact; choose from {', '.join(TASKS)}")
+
+
 def read_out(sample: Sample, tokenizer: Any, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """A prompt and its answer [T], the places [t] whose next token is the answer's, the fact's blocks [n].
 
-    ValueError: the task has several answers, or its fact is nowhere.
+    ValueError: several answers, or one that does not stand in the prompt exactly once.
     """
     if len(sample.answers) != 1 or sample.prompt.count(sample.answers[0]) != 1:
-        raise ValueError(f"{sample.task} has no single fact; choose from {', '.join(TASKS)}")
+        raise ValueError(f"{sample.task}: the answer must stand once in the prompt; take another seed")
     at = sample.prompt.index(sample.answers[0])
-    start, stop = sample.prompt.rindex(".", 0, at) + 1, at + len(sample.answers[0])
+    start, stop = sample.prompt.rfind(".", 0, at) + 1, at + len(sample.answers[0])
     encoded = tokenizer(sample.prompt, add_special_tokens=False, return_offsets_mapping=True)
     if tuple(encoded["input_ids"]) != tuple(sample.input_ids):
         raise ValueError(f"{sample.task}: the prompt's tokens are not those of its text")

@@ -23,6 +23,7 @@ from sparda.measure.runs import folder_for
 from sparda.measure.tables import Table
 from sparda.selectors import Selector
 from sparda.text import read_text
+from sparda.training.data import check_fits
 
 
 def subject(options: Namespace, device: torch.device) -> Subject:
@@ -31,6 +32,7 @@ def subject(options: Namespace, device: torch.device) -> Subject:
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, tokenizer = load(options.model, dtype=dtype, device=device)
+    check_fits(tokenizer, model.get_input_embeddings().num_embeddings)
     return Subject(options.model, model, tokenizer, options.forecast, options.seed)
 
 
@@ -47,20 +49,34 @@ class Keeper:
         return {name: self._machine[name] for name in ("date", "commit")}
 
     def keep(self, table: Table, rows: list[dict[str, str]]) -> None:
-        if self.folder is not None:
+        """Keep rows; one of fewer samples never replaces one of more. Pairs follow from what is kept."""
+        if self.folder is None:
+            return
+        if table is not PAIRS:
+            kept = {
+                _cell(row, table): _samples(row) for row in tables.read(self.folder / f"{table.name}.csv")
+            }
+            better = [row for row in rows if _samples(row) >= kept.get(_cell(row, table), 0)]
+            if len(better) < len(rows) and table is not SAMPLES:
+                print(f"not kept: {table.name}.csv has more samples of {len(rows) - len(better)} such rows")
+            rows = better
+        if rows:
             tables.keep(table, rows, self.folder, self._machine | self._subject.about())
 
-    def samples_of(self, row: dict[str, str]) -> int:
-        """How many samples the same cell has in accuracy.csv, if that is more than here; else 0."""
-        kept = tables.read(self.folder / "accuracy.csv") if self.folder else []
-        cell = [row[c] for c in ACCURACY.key]
-        n = max((int(r["n"]) for r in kept if [r[c] for c in ACCURACY.key] == cell), default=0)
-        return n if n > int(row["n"]) else 0
+
+def _cell(row: dict[str, str], table: Table) -> tuple[str, ...]:
+    return tuple(row[column] for column in table.key)
+
+
+def _samples(row: dict[str, str]) -> int:
+    return len(row["right"].split()) if "right" in row else int(row["n"])
 
 
 def run_accuracy(options: Namespace, device: torch.device) -> None:
     """Fill accuracy.csv and samples.csv cell by cell, and compare methods in pairs.csv."""
     accuracy.check_tasks(options.tasks or ())
+    if options.replies and not options.replies.parent.is_dir():
+        raise FileNotFoundError(f"--replies: there is no folder {options.replies.parent}; make it first")
     for context in options.context:
         accuracy.plan(options.methods, context, options.shares)  # refused before a model is loaded
     doing = jobs.here(options, device)
@@ -74,12 +90,10 @@ def run_accuracy(options: Namespace, device: torch.device) -> None:
 
     def done(result: Result) -> None:
         row, sample = result.rows(who.name, options.seed, keeper.run)
-        more = keeper.samples_of(row)
+        show(row, columns, f"({result.seconds:.1f} s)")
         kept.append(sample)
-        show(row, columns, f"({result.seconds:.1f} s)" + (f", not kept: {more} samples are" if more else ""))
-        if not more:
-            keeper.keep(ACCURACY, [row])
-            keeper.keep(SAMPLES, [sample])
+        keeper.keep(ACCURACY, [row])
+        keeper.keep(SAMPLES, [sample])
         if options.replies:
             _write(options.replies, result)
 
@@ -154,8 +168,10 @@ def run_needle(options: Namespace, device: torch.device) -> None:
     from sparda.engine.weights import from_hugging_face
 
     wanted = options.tasks or list(needle.TASKS)
-    accuracy.check_tasks(wanted)
-    cells = [(c, rule(c, share)) for c in options.context for share in options.shares]
+    needle.check_tasks(wanted)
+    if set(options.methods) <= {"dense"}:
+        raise ValueError("dense chooses no blocks; give --methods one that does, such as sparse,sparda")
+    cells = [(c, r) for c in options.context for _, r in accuracy.plan(["sparse"], c, options.shares)]
     who = subject(options, device)
     keeper, prompts = (
         Keeper(who, folder_for(device, options.out)),

@@ -74,7 +74,8 @@ class Subject:
 
 def forecast_file(model: str) -> Path:
     """The Forecast weights that come with a model; FileNotFoundError if there are none."""
-    folder = data_dir() / "forecasts" / model
+    here = Path(model)
+    folder = data_dir() / "forecasts" / (here.name if here.is_dir() else model)
     found = sorted(folder.glob("*.safetensors"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found)

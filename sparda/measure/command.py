@@ -34,6 +34,13 @@ def listed(of: Callable[[str], Any]) -> Callable[[str], list]:
     return parse
 
 
+def count(text: str) -> int:
+    """A number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
+    return int(text)
+
+
 def size(text: str) -> int:
     """A number of bytes such as 80GiB."""
     try:

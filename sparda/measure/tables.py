@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from sparda import files
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,11 @@ def read(path: Path) -> list[dict[str, str]]:
 def merge(path: Path, columns: Sequence[str], key: Sequence[str], rows: Iterable[Mapping]) -> None:
     """Write the rows into the file: those of the same key are replaced, the others stay; sorted by key."""
     kept = {_key(row, key): row for row in [*read(path), *rows]}
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore", restval="")
-        writer.writeheader()
-        writer.writerows(kept[one] for one in sorted(kept))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore", restval="")
+    writer.writeheader()
+    writer.writerows(kept[one] for one in sorted(kept))
+    files.write_text(path, text.getvalue())
 
 
 def _key(row: Mapping, names: Sequence[str]) -> tuple:
@@ -77,5 +81,5 @@ def keep(table: Table, rows: Sequence[Mapping], folder: Path, about: Mapping) ->
     runs = [run for run in runs if run != dict(about)] + [dict(about)]
     named = {(row.get("commit"), row.get("date")) for row in read(path)}
     runs = [run for run in runs if (run["commit"], run["date"]) in named]
-    sidecar.write_text(json.dumps({"runs": runs}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    files.write_text(sidecar, json.dumps({"runs": runs}, indent=1, sort_keys=True) + "\n")
     return path

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from sparda import provenance
+from sparda.files import write_text
 from sparda.training.plan import Plan
 
 
@@ -28,7 +28,6 @@ def write(folder: Path, plan: Plan, seeds: list[int], data: dict[str, Any], **ab
     before = Path(plan.init) / "card.json"
     if before.exists():
         card["went_on_from"] = json.loads(before.read_text(encoding="utf-8"))
-    path, part = folder / "card.json", folder / "card.json.part"
-    part.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    path = folder / "card.json"
+    write_text(path, json.dumps(card, indent=1) + "\n")
     return path

@@ -7,7 +7,6 @@ gives bitwise the weights of one that was never stopped.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sparda.files import write_tensors
 from sparda.training.plan import Plan
 
 if TYPE_CHECKING:
@@ -25,19 +25,11 @@ NAME = "checkpoint.safetensors"
 
 def save(folder: Path, plan: Plan, learners: Sequence[Learner], round_: int) -> None:
     """Replace the checkpoint once the new one is whole: a full disk leaves the old one."""
-    from safetensors.torch import save_file
-
     tensors = {name: t.detach().cpu().contiguous() for name, t in _state(learners).items()}
     about = {"plan": json.dumps(plan.as_dict(), sort_keys=True), "round": str(round_)}
     about["seeds"] = json.dumps([learner.seed for learner in learners])
     about["steps"] = json.dumps([learner.steps for learner in learners])
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{NAME}.part"
-    try:
-        save_file(tensors, part, about)
-        os.replace(part, folder / NAME)
-    finally:
-        part.unlink(missing_ok=True)
+    write_tensors(folder / NAME, tensors, about)
 
 
 def load(folder: Path, plan: Plan, learners: Sequence[Learner]) -> int:

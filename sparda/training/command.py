@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparda.distill import Recipe, budgets
+from sparda.measure.command import count
 from sparda.spec import Sparsity
 from sparda.training.plan import Plan, weights_file
 
@@ -65,17 +66,20 @@ def add_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--seeds", type=_seeds, default=[0], help="trained side by side, separated by commas [0]"
     )
-    one.add_argument("--batch", type=int, default=4, help="sequences in one forward pass [4]")
-    one.add_argument("--keep-every", type=int, default=1, help="rounds between checkpoints [1]")
-    one.add_argument("--validate-on", type=int, default=16, metavar="N", help="held-out sequences [16]")
+    one.add_argument("--batch", type=count, default=4, help="sequences in one forward pass [4]")
+    one.add_argument("--keep-every", type=count, default=1, help="rounds between checkpoints [1]")
+    one.add_argument("--validate-on", type=count, default=16, metavar="N", help="held-out sequences [16]")
     one.add_argument("--minutes", type=float, help="stop then, with a checkpoint to continue from")
 
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"seeds are numbers separated by commas, got {text!r}") from None
+    if len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(f"seeds must differ, got {text!r}")
+    return seeds
 
 
 def plan_of(options: argparse.Namespace) -> Plan:

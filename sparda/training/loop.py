@@ -164,9 +164,24 @@ class Run:
             step, layer = (int(i) for i in bad[0])
             step += learner.steps - len(losses)
             raise NotANumber(
-                f"the loss of layer {layer} is not a number at step {step}; the checkpoint before it is "
-                f"kept in {self.folder}: lower --lr, or clip with --clip 0.5"
+                f"the loss of layer {layer} is not a number at step {step}; {self._kept()}: lower --lr, or "
+                "clip with --clip 0.5"
             )
+
+    def _kept(self) -> str:
+        there = (self.folder / checkpoint.NAME).is_file()
+        return f"the checkpoint before it is kept in {self.folder}" if there else "nothing was kept yet"
+
+    def _validate(self, learner: Learner) -> dict[str, Any]:
+        """Recall of one seed; NotANumber: its last steps left weights that score nothing."""
+        try:
+            return self.validation.row(learner.student)
+        except ValueError as error:
+            layer = int(learner.student.weight.abs().nan_to_num(torch.inf).amax((1, 2)).argmax())
+            raise NotANumber(
+                f"after step {learner.steps} the weights of layer {layer} give scores that are no numbers "
+                f"({str(error).split(';')[0]}); {self._kept()}: lower --lr, or clip with --clip 0.5"
+            ) from None
 
     def _report(self, losses: Sequence[Tensor], began: float) -> None:
         """Validate every seed, and append a row each to log.csv."""
@@ -175,7 +190,7 @@ class Run:
                 "round": self.round, "step": learner.steps, "seed": learner.seed,
                 "seconds": f"{time.perf_counter() - began:.1f}",
                 "loss": f"{losses[n].mean():.5f}" if losses else "",
-                **self.validation.row(learner.student),
+                **self._validate(learner),
             }  # fmt: skip
             if self.accelerator.is_main_process:
                 _append(self.folder / "log.csv", row)

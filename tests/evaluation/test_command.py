@@ -6,6 +6,7 @@ import csv
 import json
 
 import pytest
+import torch
 
 from sparda import cli
 from sparda.evaluation import runs
@@ -49,7 +50,7 @@ def test_accuracy_is_kept_with_samples_pairs_replies_and_a_sidecar(use_tiny, tmp
     assert len(rows(tmp_path / "accuracy.csv")) == 2
     fewer = [word if word != "2" else "1" for word in command]
     assert cli.main(fewer) == 0  # a cell of fewer samples never replaces one of more
-    assert "not kept: 2 samples are" in capsys.readouterr().out
+    assert "not kept: accuracy.csv has more samples" in capsys.readouterr().out
     assert {r["n"] for r in rows(tmp_path / "accuracy.csv")} == {"2"}
     assert {r["right"] for r in rows(tmp_path / "samples.csv")} == {"0 0"}
 
@@ -69,7 +70,7 @@ def test_recall_is_kept_layer_by_layer(use_tiny, tmp_path):
     [
         (["--tasks", "niah"], "choose from niah_single_noise"),
         (["--context", "512", "--shares", "0.125"], "larger share"),
-        (["--context", "64", "--shares", "4"], "use at least"),
+        (["--context", "256", "--shares", "1"], "use at least"),
     ],
 )
 def test_wrong_input_ends_with_a_sentence(use_tiny, capsys, options, says):
@@ -96,3 +97,45 @@ def test_missing_forecast_weights_say_how_to_get_them(tmp_path, monkeypatch):
     (folder / "b.safetensors").touch()
     with pytest.raises(FileNotFoundError, match="--forecast"):
         forecast_file("tiny")
+
+
+def test_the_needle_is_kept_and_fewer_samples_do_not_replace_more(use_tiny, tmp_path, capsys, monkeypatch):
+    def read_out(sample, tokenizer, block_size):
+        tokens = torch.tensor(sample.input_ids)
+        return tokens, torch.tensor([len(tokens) - 2, len(tokens) - 1]), torch.tensor([3])
+
+    monkeypatch.setattr(runs.needle, "read_out", read_out)  # the tiny tokenizer knows no offsets
+    command = ["eval", "needle", "--methods", "sparse,sparda", "--context", "512", "--shares", "0.5"]
+    command += ["--tasks", "niah_single_noise", "--device", "cpu", "--out", str(tmp_path)]
+    assert cli.main([*command, "--n", "2"]) == 0
+    before = rows(tmp_path / "needle.csv")
+    assert {r["n"] for r in before} == {"2"}
+    assert cli.main([*command, "--n", "1"]) == 0
+    assert "not kept: needle.csv has more samples" in capsys.readouterr().out
+    assert rows(tmp_path / "needle.csv") == before
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--tasks", "niah_multivalue_noise"], "no task of one fact; choose from niah_single_noise"),
+        (["--methods", "dense"], "dense chooses no blocks"),
+        (["--shares", "2"], "between 0 and 1"),
+    ],
+)
+def test_what_the_needle_cannot_be_asked_is_a_sentence(use_tiny, capsys, options, says):
+    assert cli.main(["eval", "needle", "--device", "cpu", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["needle --n 0", "accuracy --batch 0", "recall --queries -1"])
+def test_counts_are_at_least_one(option, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["eval", *option.split()])
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_replies_need_a_folder(use_tiny, capsys, tmp_path):
+    command = ["eval", "accuracy", "--context", "512", "--shares", "0.5", "--device", "cpu"]
+    assert cli.main([*command, "--replies", str(tmp_path / "none" / "said.jsonl")]) == 2
+    assert "there is no folder" in capsys.readouterr().err

@@ -29,7 +29,9 @@ def test_the_blocks_hold_the_fact_and_the_places_write_the_answer(smollm2, task)
 @pytest.mark.model
 def test_a_task_without_one_fact_is_refused(smollm2):
     sample = tasks.make("niah_multivalue_noise", smollm2[1], 600)
-    with pytest.raises(ValueError, match=r"no single fact; choose from niah_single_noise"):
+    with pytest.raises(ValueError, match="no task of one fact; choose from niah_single_noise"):
+        needle.check_tasks([sample.task])
+    with pytest.raises(ValueError, match="must stand once"):
         needle.read_out(sample, smollm2[1], 64)
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from sparda.cli import main
 from sparda.forecast import Forecast, Shape
 from sparda.training.loop import Run
+from sparda.training.validate import Validation
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -119,3 +120,35 @@ def test_wrong_input_is_one_sentence_and_status_2(tiny_folder, tmp_path, capsys,
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
+
+
+def test_weights_that_score_nothing_after_the_last_step_are_told_with_layer_and_step(
+    tiny_folder, tmp_path, capsys, monkeypatch
+):
+    before = Validation.row
+
+    def row(validation, student):
+        if done:
+            student.weight.data[1, 0, 0] = float("nan")
+        done.append(1)
+        return before(validation, student)
+
+    done = []
+    monkeypatch.setattr(Validation, "row", row)
+    assert main(arguments(tiny_folder, tmp_path)) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "after step 2 the weights of layer 1 give scores that are no numbers" in said
+    assert "nothing was kept yet" in said
+
+
+def test_equal_seeds_are_refused(tiny_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments(tiny_folder, tmp_path, "--seeds", "0,0"))
+    assert "seeds must differ" in capsys.readouterr().err
+
+
+def test_a_copy_of_the_text_is_not_held_out(tiny_folder, tmp_path, capsys):
+    copy = tmp_path / "copy.npy"
+    copy.write_bytes((tiny_folder / "train.npy").read_bytes())
+    assert main(arguments(tiny_folder, tmp_path / "out", "--held-out", str(copy))) == 2
+    assert "not trained on" in capsys.readouterr().err
