@@ -117,7 +117,7 @@ def _execute(chapter: Chapter, build: Build, staging: Path) -> None:
 
 
 def _compact(notebook: Path) -> None:
-    """Write it again without indentation and the times of its cells: two fifths of the bytes."""
+    """Write it again without indentation and the times of its cells: two fifths fewer bytes."""
     content = json.loads(notebook.read_text(encoding="utf-8"))
     for cell in content["cells"]:
         cell["metadata"].pop("papermill", None)

@@ -49,7 +49,7 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
         one.add_argument("--n", type=count, default=200, help="samples of each cell [200]")
         one.add_argument("--batch", type=count, default=50, help="prompts at once [50]")
         one.add_argument(
-            "--jobs", type=count, default=1, help="processes that share the device [1]; 4 suit one H200"
+            "--jobs", type=count, default=1, help="processes that share the device [1]; 8 suit one H200"
         )
         one.add_argument(
             "--all-tasks", action="store_true", help="also those where dense scores 20 %% or less"

@@ -173,10 +173,8 @@ def run_needle(options: Namespace, device: torch.device) -> None:
         raise ValueError("dense chooses no blocks; give --methods one that does, such as sparse,sparda")
     cells = [(c, r) for c in options.context for _, r in accuracy.plan(["sparse"], c, options.shares)]
     who = subject(options, device)
-    keeper, prompts = (
-        Keeper(who, folder_for(device, options.out)),
-        Prompts(who.tokenizer, options.n, options.seed),
-    )
+    keeper = Keeper(who, folder_for(device, options.out))
+    prompts = Prompts(who.tokenizer, options.n, options.seed)
     decoder = from_hugging_face(who.model, max(options.context))
     selectors = _choosing(who, options.methods)
     columns = ["method", "task", "context", "budget_blocks", "n", "mass", "caught"]
@@ -184,10 +182,9 @@ def run_needle(options: Namespace, device: torch.device) -> None:
     for task in wanted:
         for context, sparsity in cells:
             found = [
-                needle.caught(
-                    decoder, *needle.read_out(s, who.tokenizer, sparsity.block_size), selectors, sparsity
-                )
+                needle.caught(decoder, *read, selectors, sparsity)
                 for s in prompts.of(task, context)
+                for read in [needle.read_out(s, who.tokenizer, sparsity.block_size)]
             ]
             cell = {"model": who.name, "task": task, "context": context, "seed": options.seed}
             rows = needle.rows(found, **cell, budget_blocks=sparsity.budget_blocks, **keeper.run)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
 
 from sparda import cli
 from sparda.evaluation import runs
+from sparda.models import load
 
 
 @pytest.fixture
@@ -139,3 +141,19 @@ def test_replies_need_a_folder(use_tiny, capsys, tmp_path):
     command = ["eval", "accuracy", "--context", "512", "--shares", "0.5", "--device", "cpu"]
     assert cli.main([*command, "--replies", str(tmp_path / "none" / "said.jsonl")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused(tiny, monkeypatch, capsys):
+    vocabulary = tiny.model.get_input_embeddings().num_embeddings
+    monkeypatch.setattr(load, "load", lambda *_, **__: (tiny.model, range(vocabulary + 1)))
+    assert cli.main(["eval", "needle", "--device", "cpu", "--methods", "sparse"]) == 2
+    assert "do not belong together" in capsys.readouterr().err
+
+
+def test_a_process_that_died_is_a_sentence(monkeypatch, capsys):
+    def died(options, device):
+        raise BrokenProcessPool
+
+    monkeypatch.setitem(runs.RUNS, "accuracy", died)
+    assert cli.main(["eval", "accuracy", "--device", "cpu", "--jobs", "2"]) == 1
+    assert "fewer --jobs" in capsys.readouterr().err
