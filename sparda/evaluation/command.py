@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from sparda.evaluation.methods import METHODS, SHARES
+from sparda.evaluation.methods import HEADLINE, METHODS, SHARES
 from sparda.measure.command import count, listed
 
 KINDS = {
@@ -17,7 +17,6 @@ KINDS = {
     "recall": "attention mass of the chosen blocks, agreement and hit rate, layer by layer",
     "needle": "attention mass on a task's one fact, and what of it is in the chosen blocks, layer by layer",
 }
-HEADLINE = ("dense", "sparse", "infinigen", "sparda")
 
 
 def add_to(commands: Any) -> None:

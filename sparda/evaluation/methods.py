@@ -15,6 +15,8 @@ METHODS = {
 }
 """Method -> its selector. Each is compared with those before it."""
 
+HEADLINE = ("dense", "sparse", "infinigen", "sparda")  # those of the paper's tables
+
 SHARES = (0.125, 0.25)  # k as a share of the context's blocks
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparda import paper
 from sparda.evaluation.accuracy import AVERAGE
+from sparda.evaluation.methods import HEADLINE
 from sparda.figures.accuracy_data import LABELS
 from sparda.figures.style import GRID, TEXT, series, stamp
 
@@ -231,7 +232,7 @@ def kept_of_dense(means, places: Sequence[tuple[int, float]]):
     """Accuracy over dense's: a row for each of our (context, share), then for each column of Table 1."""
     import pandas as pd
 
-    names = [LABELS[method] for method in ("dense", "sparse", "infinigen", "sparda")]
+    names = [LABELS[method] for method in HEADLINE]
     kept = {}
     for context, share in places:
         here = means[(means["context"] == context) & (means["share"] == share)].set_index("method")[

@@ -6,11 +6,10 @@ from typing import Any
 
 from sparda import paper
 from sparda.evaluation.accuracy import COUNTS
+from sparda.evaluation.methods import HEADLINE
 from sparda.figures import accuracy_data
 from sparda.figures import published_tables as tables
 from sparda.figures.attention_time import thousands
-
-METHODS = ("dense", "sparse", "infinigen", "sparda")  # the paper's
 
 
 def table(name: str, x: str, **where: str) -> tables.Beside:
@@ -53,9 +52,9 @@ def _ours() -> Any:
     if answers is None:
         return None
     means: Any = accuracy_data.averages(answers.cells)
-    means = means[means["method"].isin(METHODS)]
+    means = means[means["method"].isin(HEADLINE)]
     ran = means.groupby(["context", "share"])["method"].transform("nunique")
-    return means[ran == len(METHODS)].assign(where=answers.where)
+    return means[ran == len(HEADLINE)].assign(where=answers.where)
 
 
 def _beside(rows: list[tuple], mine: Any, before: str) -> tables.Beside:
