@@ -4,7 +4,8 @@
 
 The packages are free to use and to train on (GPL, PSF, MIT and such), but the text is not ours to ship: the
 recipe is committed, its output is not. One package, git-doc, is held out whole for validation. One sequence
-in ten is synthetic retrieval, see ``sparda.training.retrieval``.
+in ten is synthetic retrieval, see ``sparda.training.retrieval``; of ``retrieval.npy``, for the last phase of
+training, every other one is. Files that are there already stay.
 """
 
 from __future__ import annotations
@@ -159,11 +160,29 @@ def build(folder: Path, tokenizer: Any, length: int, synthetic: float = 0.1, see
         packed = [s.astype(np.uint16) for s in pack(tokens(tokenizer, texts), length, tokenizer.eos_token_id)]
         if not held_out and synthetic:
             n = round(len(packed) * synthetic / (1 - synthetic))
-            packed += [s.astype(np.uint16) for s in retrieval.sequences(tokenizer, texts, n, length, seed)]
+            hidden = retrieval.sequences(tokenizer, texts, n, length, seed, hays=("text",))
+            packed += [s.astype(np.uint16) for s in hidden]
         order = rng.permutation(len(packed))
         np.save(folder / f"{name}.npy", np.stack([packed[i] for i in order]))
         counts[name] = len(packed)
     return counts
+
+
+def build_retrieval(folder: Path, tokenizer: Any, n: int = 960, seed: int = 1) -> int:
+    """Write ``retrieval.npy``, [n, length] uint16: by turns facts hidden in such text, and text alone.
+
+    ValueError: ``train.npy`` has fewer than n / 2 sequences without questions.
+    """
+    packed, turn = np.load(folder / "train.npy"), tokenizer.convert_tokens_to_ids("<|im_start|>")
+    plain = packed[~(packed == turn).any(1)]
+    if len(plain) < n // 2:
+        raise ValueError(f"{n} sequences need {n // 2} without questions, and train.npy has {len(plain)}")
+    texts = tokenizer.batch_decode(plain)
+    hidden = retrieval.sequences(tokenizer, texts, n - n // 2, packed.shape[1], seed)
+    made = np.empty((n, packed.shape[1]), np.uint16)
+    made[0::2], made[1::2] = np.stack(list(hidden)), plain[-(n // 2) :]
+    np.save(folder / "retrieval.npy", made)
+    return n
 
 
 def main() -> None:
@@ -175,8 +194,12 @@ def main() -> None:
     options.add_argument("--model", default="smollm2-135m", help="whose tokenizer [smollm2-135m]")
     options.add_argument("--length", type=int, default=8192, help="tokens of a sequence [8192]")
     chosen = options.parse_args()
-    fetch(chosen.folder / "packages")
-    print(build(chosen.folder, load.load(chosen.model).tokenizer, chosen.length))
+    tokenizer = load.load(chosen.model).tokenizer
+    if not (chosen.folder / "train.npy").exists():
+        fetch(chosen.folder / "packages")
+        print(build(chosen.folder, tokenizer, chosen.length))
+    if not (chosen.folder / "retrieval.npy").exists():
+        print({"retrieval": build_retrieval(chosen.folder, tokenizer)})
 
 
 if __name__ == "__main__":

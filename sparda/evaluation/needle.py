@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparda.blocks import block_mask
 from sparda.engine.decoder import Decoder
-from sparda.evaluation.recall import MEAN, choice, layers
+from sparda.evaluation.recall import MEAN, choice, interval, layers
 from sparda.kernels import block_mass
 from sparda.measure.tables import Table
 from sparda.selectors import LayerView, Selector
@@ -24,7 +24,8 @@ from sparda.spec import Sparsity
 from sparda.tasks import Sample
 
 _KEY = ("model", "method", "task", "context", "budget_blocks", "layer", "seed")
-NEEDLE = Table("needle", (*_KEY[:-1], "mass", "caught", "n", "seed", "date", "commit"), _KEY)
+_GAIN = ("caught_low", "caught_high", "gain", "gain_low", "gain_high")
+NEEDLE = Table("needle", (*_KEY[:-1], "mass", "caught", *_GAIN, "n", "seed", "date", "commit"), _KEY)
 TASKS = ("niah_single_noise", "niah_single_prose", "niah_multikey_noise", "niah_multikey_prose")
 
 
@@ -79,12 +80,23 @@ def caught(
 
 
 def rows(found: Sequence[Mapping[str, Tensor]], **cell: object) -> list[dict[str, str]]:
-    """Rows of needle.csv, layer by layer and over all layers but layer 0, means over the samples."""
+    """Rows of needle.csv, layer by layer and over all layers but layer 0, means over the samples.
+
+    ``gain`` is what is caught beyond the query selection ("sparse"), paired by sample, as in recall.csv.
+    """
     made = []
     for method in found[0]:
-        mean = torch.stack([one[method] for one in found]).mean(0)  # [L, 2]
-        parts = [(str(layer), part) for layer, part in enumerate(mean)] + [(MEAN, mean[1:].mean(0))]
-        for layer, (mass, held) in parts:
-            numbers = {"mass": mass.item(), "caught": held.item(), "n": len(found)}
-            made.append(NEEDLE.row(**cell, method=method, layer=layer, **numbers))
+        ours = _with_mean(torch.stack([one[method] for one in found]))  # [samples, L + 1, 2]
+        base = _with_mean(torch.stack([one["sparse"] for one in found])) if "sparse" in found[0] else None
+        for index in range(ours.shape[1]):
+            mass, held = ours[:, index].unbind(1)
+            gain = {} if base is None else interval("gain", "gain", held - base[:, index, 1])
+            numbers = {"mass": mass.mean().item(), **interval("caught", "caught", held), **gain}
+            layer = MEAN if index == ours.shape[1] - 1 else index
+            made.append(NEEDLE.row(**cell, method=method, layer=layer, **numbers, n=len(found)))
     return made
+
+
+def _with_mean(parts: Tensor) -> Tensor:
+    """The mean over all layers but layer 0 as a last layer: [n, L, 2] to [n, L + 1, 2]."""
+    return torch.cat([parts, parts[:, 1:].mean(1, keepdim=True)], 1)

@@ -134,15 +134,16 @@ def rows(found: Sequence[Mapping[tuple[str, int], Tensor]], **cell: object) -> l
         base = torch.stack([one["sparse", k] for one in found]) if ("sparse", k) in found[0] else None
         for layer, head, take in _cuts(*ours.shape[1:3]):
             mass, agreed, kept = take(ours).unbind(1)
-            gain = {} if base is None else _interval("gain", "gain", mass - take(base)[:, 0])
-            numbers = _interval("mass_recall", "mass", mass) | gain
+            gain = {} if base is None else interval("gain", "gain", mass - take(base)[:, 0])
+            numbers = interval("mass_recall", "mass", mass) | gain
             numbers |= {"agreement": agreed.mean().item(), "hit_rate": kept.mean().item()}
             place = {"method": method, "budget_blocks": k, "layer": layer, "head": head}
             made.append(RECALL.row(**cell, **place, **numbers, sequences=len(found)))
     return made
 
 
-def _interval(name: str, short: str, values: Tensor) -> dict[str, float]:
+def interval(name: str, short: str, values: Tensor) -> dict[str, float]:
+    """Columns ``name``, ``short``_low and ``short``_high: the mean of values [n] and Student's interval."""
     return dict(zip((name, f"{short}_low", f"{short}_high"), mean_interval(values.tolist()), strict=True))
 
 

@@ -30,6 +30,7 @@ class Plan:
     rounds    : observations in all
     sequences : sequences of a round, of all processes together
     positions : sampled queries of a sequence, P; 0 looks at all
+    tail      : last queries of a sequence, always sampled: there questions are asked and answered
     step_sequences, step_positions : what of a round one optimiser step sees, of all processes together
     passes    : how often a round's queries are used
     lr, warmup (steps), weight_decay, clip (gradient norm, 0: none): AdamW (0.9, 0.95), cosine to 2 %
@@ -44,6 +45,7 @@ class Plan:
     rounds: int = 16
     sequences: int = 320
     positions: int = 512
+    tail: int = 32
     step_sequences: int = 32
     step_positions: int = 32
     passes: int = 4
@@ -81,11 +83,6 @@ class Plan:
         return self.sparsity.forced_blocks * self.sparsity.block_size
 
     @property
-    def tail(self) -> int:
-        """Last positions of a sequence, always sampled: there a question is asked."""
-        return self.sparsity.block_size // 2
-
-    @property
     def steps_per_round(self) -> int:
         groups = self.sequences // self.step_sequences
         return self.passes * groups * -(-len(self.sample(0)) // self.step_positions)
@@ -95,7 +92,7 @@ class Plan:
         every = np.arange(self.least, self.length)
         if not 0 < self.positions < len(every):
             return torch.from_numpy(every)
-        tail = min(self.tail, self.positions // 4)
+        tail = min(self.tail, self.positions // 2)
         rng = np.random.default_rng((1, round_))
         drawn = rng.choice(every[: len(every) - tail], self.positions - tail, replace=False)
         return torch.from_numpy(np.sort(np.concatenate([drawn, every[len(every) - tail :]])))

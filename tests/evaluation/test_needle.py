@@ -46,3 +46,25 @@ def test_caught_mass_lies_between_none_and_all_and_the_oracle_holds_most(tiny):
     assert float(found["oracle"][:, 1].sum()) >= float(found["streaming"][:, 1].sum())
     rows = needle.rows([found, found], model="tiny", task="x", context=400, budget_blocks=5, seed=0)
     assert [row["layer"] for row in rows if row["method"] == "sparda"] == ["0", "1", "2", "mean"]
+
+
+def test_gain_is_paired_with_the_query_selection_and_has_an_interval():
+    def one(*held):
+        return {
+            "sparse": torch.tensor([[0.5, 0.2], [0.5, held[0]]]),
+            "sparda": torch.tensor([[0.5, 0.2], [0.5, held[1]]]),
+        }
+
+    rows = needle.rows(
+        [one(0.1, 0.2), one(0.3, 0.4)], model="tiny", task="x", context=400, budget_blocks=5, seed=0
+    )
+    cells = {(row["method"], row["layer"]): row for row in rows}
+    same, ahead = cells["sparse", "1"], cells["sparda", "1"]
+    assert [float(same[c]) for c in ("caught", "gain", "gain_low", "gain_high")] == [0.2, 0, 0, 0]
+    assert [round(float(ahead[c]), 6) for c in ("caught", "gain", "gain_low", "gain_high")] == [
+        0.3,
+        0.1,
+        0.1,
+        0.1,
+    ]
+    assert float(ahead["caught_low"]) < 0.3 < float(ahead["caught_high"])
