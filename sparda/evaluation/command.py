@@ -16,7 +16,10 @@ KINDS = {
     "accuracy": "answers of long-context tasks, every method on the same prompts",
     "recall": "attention mass of the chosen blocks, agreement and hit rate, layer by layer",
     "needle": "attention mass on a task's one fact, and what of it is in the chosen blocks, layer by layer",
+    "exchange": "which layer's choice costs an answer: the query selection takes its place, layer by layer",
 }
+
+USUAL = {"accuracy": HEADLINE, "exchange": ["sparda"]}
 
 
 def add_to(commands: Any) -> None:
@@ -27,7 +30,7 @@ def add_to(commands: Any) -> None:
     )
     for name, text in KINDS.items():
         one = kinds.add_parser(name, help=text, description=text)
-        usual = HEADLINE if name == "accuracy" else [m for m in METHODS if m != "dense"]
+        usual = USUAL.get(name, [m for m in METHODS if m != "dense"])
         one.add_argument("--model", default="smollm2-135m", help="a name, directory or hub id [smollm2-135m]")
         one.add_argument(
             "--methods", type=listed(_method), default=list(usual), help=f"of {', '.join(METHODS)}"
@@ -54,7 +57,7 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
             "--all-tasks", action="store_true", help="also those where dense scores 20 %% or less"
         )
         one.add_argument("--replies", type=Path, metavar="FILE", help="write what was said, as JSON lines")
-    elif name == "needle":
+    elif name in ("needle", "exchange"):
         one.add_argument(
             "--tasks", type=listed(str), help="with one fact, by commas [niah_single, _multikey]"
         )

@@ -49,10 +49,16 @@ def read_out(sample: Sample, tokenizer: Any, block_size: int) -> tuple[Tensor, T
     if tuple(encoded["input_ids"]) != tuple(sample.input_ids):
         raise ValueError(f"{sample.task}: the prompt's tokens are not those of its text")
     inside = [i for i, (a, b) in enumerate(encoded["offset_mapping"]) if a < stop and b > start]
-    answer = tokenizer(f" {sample.answers[0]}", add_special_tokens=False)["input_ids"]
-    tokens = torch.tensor([*sample.input_ids, *answer])
-    places = torch.arange(len(sample.input_ids) - 1, len(tokens) - 1)
+    prompt, answer = answered(sample, tokenizer)
+    tokens = torch.cat([prompt, answer])
+    places = torch.arange(len(prompt) - 1, len(tokens) - 1)
     return tokens, places, torch.tensor(sorted({i // block_size for i in inside}))
+
+
+def answered(sample: Sample, tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """Tokens of a prompt [T] and of its first right answer [t]."""
+    answer = tokenizer(f" {sample.answers[0]}", add_special_tokens=False)["input_ids"]
+    return torch.tensor(sample.input_ids), torch.tensor(answer)
 
 
 @torch.inference_mode()

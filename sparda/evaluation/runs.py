@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sparda.evaluation import accuracy, jobs, needle, recall
+from sparda.evaluation import accuracy, exchange, jobs, needle, recall
 from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Prompts, Result
 from sparda.evaluation.command import show
+from sparda.evaluation.exchange import EXCHANGE
 from sparda.evaluation.methods import rule
 from sparda.evaluation.needle import NEEDLE
 from sparda.evaluation.recall import MEAN, RECALL
@@ -194,9 +196,54 @@ def run_needle(options: Namespace, device: torch.device) -> None:
             keeper.keep(NEEDLE, rows)
 
 
+def run_exchange(options: Namespace, device: torch.device) -> None:
+    """Fill exchange.csv, one task, context, k and method after the other."""
+    wanted = options.tasks or ["niah_single_noise", "niah_single_prose"]
+    needle.check_tasks(wanted)
+    if not (methods := [m for m in options.methods if m not in ("dense", "sparse")]):
+        raise ValueError(
+            "layers are exchanged with the query selection: give --methods others, such as sparda"
+        )
+    cells = [(c, r) for c in options.context for _, r in accuracy.plan(["sparse"], c, options.shares)]
+    who = subject(options, device)
+    keeper = Keeper(who, folder_for(device, options.out))
+    prompts = Prompts(who.tokenizer, options.n, options.seed)
+    columns = [
+        "method",
+        "task",
+        "context",
+        "budget_blocks",
+        "layer",
+        "n",
+        "log_p",
+        "gain",
+        "gain_low",
+        "gain_high",
+    ]
+    show({c: c for c in columns}, columns)
+    for task in wanted:
+        for (context, sparsity), method in product(cells, methods):
+            found = [
+                exchange.log_p(who.model, who.selector(method), *needle.answered(s, who.tokenizer), sparsity)
+                for s in prompts.of(task, context)
+            ]
+            cell = {
+                "model": who.name,
+                "method": method,
+                "task": task,
+                "context": context,
+                "seed": options.seed,
+            }
+            rows = exchange.rows(found, **cell, budget_blocks=sparsity.budget_blocks, **keeper.run)
+            best = sorted(rows[1:-1], key=lambda row: -float(row["gain"]))[:3]
+            for row in (rows[0], *best, rows[-1]):
+                show(row, columns)
+            keeper.keep(EXCHANGE, rows)
+
+
 def _choosing(who: Subject, methods: Iterable[str]) -> dict[str, Selector]:
     """The selectors of the methods that choose."""
     return {method: who.selector(method) for method in methods if method != "dense"}
 
 
-RUNS = {"accuracy": run_accuracy, "recall": run_recall, "needle": run_needle}
+RUNS = {"accuracy": run_accuracy, "recall": run_recall, "needle": run_needle, "exchange": run_exchange}

@@ -32,6 +32,7 @@ MISSING = {
     "and SparDA ran: `sparda eval accuracy` writes them, on a machine with a GPU",
     "recall": "recall.csv is not committed yet: `sparda eval recall` writes it, on a machine with a GPU",
     "needle": "needle.csv is not committed yet: `sparda eval needle` writes it, on a machine with a GPU",
+    "exchange": "exchange.csv is not committed yet: `sparda eval exchange` writes it, best with a GPU",
 }
 _CELL = ["context", "share", "budget_blocks", "method"]
 _SHARE = ["n", "accuracy", "ci_low", "ci_high"]
@@ -54,7 +55,7 @@ class Evaluation:
 
 
 def missing(name: str) -> str:
-    """A sentence for a chapter that has no committed "accuracy", "recall" or "needle"."""
+    """A sentence for a chapter that has no committed "accuracy", "recall", "needle" or "exchange"."""
     return MISSING[name]
 
 

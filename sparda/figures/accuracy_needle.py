@@ -1,8 +1,9 @@
-"""Why tasks are lost (chapter 07): paired differences by haystack, and the needle's mass layer by layer.
+"""Why tasks are lost (chapter 07): by haystack, by the needle's mass in each layer, by exchanging layers.
 
 A haystack is "noise" (five sentences, repeated) or "prose". Rows of needle.csv come from
 ``sparda.evaluation.needle``: mass that dense attention has on a fact's blocks while its answer is written,
-and the part of it in the blocks that a method chooses.
+and the part of it in the blocks that a method chooses. Rows of exchange.csv come from
+``sparda.evaluation.exchange``: what an answer gains if the query chooses in a layer instead.
 """
 
 from __future__ import annotations
@@ -50,13 +51,17 @@ def needle_table(rows, context: int, budget_blocks: int):
 
     rows : of needle.csv; of the contexts and k in them the nearest is taken
     """
-    rows = by_layer(rows)
-    places = sorted(set(zip(rows["context"], rows["budget_blocks"], strict=True)))
-    at = min(places, key=lambda place: (abs(place[0] - context), abs(place[1] - budget_blocks)))
-    rows = rows[(rows["context"] == at[0]) & (rows["budget_blocks"] == at[1])]
+    rows = _nearest(by_layer(rows), context, budget_blocks)
     key = [*_PLACE, "hay", "method", "layer"]
     table = rows.groupby(key, as_index=False)[["mass", "caught"]].mean()
     return table.assign(missed=table["mass"] - table["caught"])
+
+
+def _nearest(rows, context: int, budget_blocks: int):
+    """The rows of one context and k."""
+    places = sorted(set(zip(rows["context"], rows["budget_blocks"], strict=True)))
+    at = min(places, key=lambda place: (abs(place[0] - context), abs(place[1] - budget_blocks)))
+    return rows[(rows["context"] == at[0]) & (rows["budget_blocks"] == at[1])]
 
 
 def needle_figure(table, *, note: str = "", where: str = ""):
@@ -107,23 +112,43 @@ def _bars(method: str, part) -> list[Any]:
     ]
 
 
-def with_answers(rows, pairs, baseline: str = "sparse"):
-    """Mass caught and right answers, both less the baseline's: a row for each method, task, place and layer.
+def exchange_table(rows, context: int, budget_blocks: int):
+    """Rows of exchange.csv with their ``hay``; of the contexts and k in them the nearest is taken."""
+    rows = rows.assign(hay=rows["task"].str.rsplit("_", n=1).str[-1])
+    return _nearest(rows, context, budget_blocks)
 
-    rows : of needle.csv; pairs : of pairs.csv. Columns caught, difference; of the other methods in ``SHOWN``.
+
+def exchange_figure(table, *, note: str = "", where: str = ""):
+    """What the answer gains, a bar a layer, if the query chooses there; a panel for each haystack.
+
+    A dotted line marks the gain if it chooses in every layer.
     """
-    key = ["task", *_PLACE, "layer"]
-    rows = by_layer(rows)
-    base = rows.loc[rows["method"] == baseline, [*key, "caught"]]
-    others = rows[rows["method"].isin(set(SHOWN) - {baseline})]
-    both = others.merge(base, on=key, suffixes=("", "_base"))
-    both["caught"] -= both["caught_base"]
-    answers = pairs.loc[pairs["baseline"] == baseline, ["method", "task", *_PLACE, "difference"]]
-    return both.merge(answers, on=["method", "task", *_PLACE])[["method", *key, "caught", "difference"]]
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
 
-
-def layers_that_tell(both):
-    """Rank correlation of mass caught and answers by layer, the highest first; rows of ``with_answers``."""
-    ranks = both.groupby("layer")[["caught", "difference"]].rank().assign(layer=both["layer"])
-    found = ranks.groupby("layer")[["caught", "difference"]].corr().xs("caught", level=1)["difference"]
-    return found.drop(0, errors="ignore").dropna().sort_values(ascending=False)
+    hays = [hay for hay in HAYS if hay in set(table["hay"])]
+    figure: Any = make_subplots(1, len(hays), shared_yaxes=True, subplot_titles=hays, horizontal_spacing=0.04)
+    figure.update_annotations(font={"size": 13, "color": TEXT})
+    colour = series(LOOKS["sparse"])["marker"]["color"]
+    for column, hay in enumerate(hays, 1):
+        part = table[table["hay"] == hay]
+        single = part[part["layer"].str.isdigit()]
+        above, below = single["gain_high"] - single["gain"], single["gain"] - single["gain_low"]
+        error = {"type": "data", "array": above, "arrayminus": below, "color": TEXT, "thickness": 1, "width": 2}
+        bar = go.Bar(
+            x=single["layer"].astype(int), y=single["gain"], error_y=error, marker={"color": colour},
+            name="the query chooses in this layer", showlegend=column == 1,
+        )  # fmt: skip
+        figure.add_trace(bar, row=1, col=column)
+        every = part.loc[part["layer"] == "all", "gain"].iloc[0]
+        line = go.Scatter(
+            x=[-0.5, len(single) - 0.5], y=[every, every], mode="lines", line={"color": TEXT, "dash": "dot"},
+            name="in every layer", showlegend=column == 1,
+        )  # fmt: skip
+        figure.add_trace(line, row=1, col=column)
+    figure.update_xaxes(title="layer", dtick=5, showgrid=False)
+    figure.update_yaxes(title="log-probability of the answer", col=1)
+    context, k = (int(table[column].iloc[0]) for column in _PLACE)
+    title = f"What the answer gains if the query chooses instead: {context_name(context)} tokens, k {k}"
+    figure.update_layout(title_text=title, bargap=0.25)
+    return stamp(figure, "measured", note, where=where).update_layout(height=420, margin_t=120)

@@ -58,7 +58,7 @@ def recall_rows():
 def test_what_is_not_committed_is_none_and_named(tmp_path):
     assert accuracy_data.committed("a-gpu", tmp_path, model="tiny") is None
     assert accuracy_data.read("recall", "a-gpu", tmp_path) is None
-    for name in ("accuracy", "recall", "needle"):
+    for name in ("accuracy", "recall", "needle", "exchange"):
         assert f"sparda eval {name}" in accuracy_data.missing(name)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from sparda.evaluation.accuracy import Result
+from sparda.evaluation import exchange
 from sparda.evaluation.needle import NEEDLE
 from sparda.figures import accuracy_data, accuracy_needle
 from sparda.measure import tables
@@ -108,12 +110,24 @@ def test_differences_by_haystack_leave_out_tasks_that_have_none(answers):
     assert set(accuracy_needle.by_hay(some, answers.pairs)["hay"]) == {"all tasks", "prose"}
 
 
-def test_caught_mass_and_answers_are_both_less_the_query_selections(rows, answers):
-    both = accuracy_needle.with_answers(rows, answers.pairs)
-    at = both.set_index(["method", "task", "layer"])
-    assert set(both["method"]) == {"sparda", "infinigen"}
-    assert at.loc[("sparda", NOISE, 1), ["caught", "difference"]].tolist() == pytest.approx([-0.1, -0.1])
-    assert at.loc[("infinigen", PROSE, 1), ["caught", "difference"]].tolist() == pytest.approx([-0.15, -0.2])
-    told = accuracy_needle.layers_that_tell(both)
-    assert list(told.index) == [1]
-    assert told[1] == pytest.approx(1)
+def exchange_rows(context=4096, budget_blocks=8):
+    """Two layers; over noise the second is worth all that the query gains."""
+    of = {"model": "tiny", "context": context, "budget_blocks": budget_blocks, "seed": 0}
+    found = {NOISE: (-4.0, -4.0, -2.0, -2.0), PROSE: (-3.0, -3.0, -3.5, -3.5)}
+    return [
+        row
+        for task, values in found.items()
+        for row in exchange.rows([torch.tensor(values)] * 3, method="sparda", task=task, **of)
+    ]
+
+
+def test_a_bar_is_what_one_layer_gains_and_the_line_what_all_do():
+    rows = accuracy_data.numbers(pd.DataFrame([*exchange_rows(), *exchange_rows(8192, 16)]))
+    table = accuracy_needle.exchange_table(rows, 5000, 8)
+    assert set(table["context"]) == {4096}
+    figure = accuracy_needle.exchange_figure(table, where="here")
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    lines = [trace for trace in figure.data if trace.type == "scatter"]
+    assert [list(bar.y) for bar in bars] == [[0.0, 2.0], [0.0, -0.5]]
+    assert [set(line.y) for line in lines] == [{2.0}, {-0.5}]
+    assert [trace.showlegend for trace in figure.data] == [True, True, False, False]
