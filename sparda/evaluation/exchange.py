@@ -49,8 +49,9 @@ class Exchanged(Selector):
         return self.own.block_scores(view)
 
     def select(self, view: LayerView) -> Tensor:
-        chooser = Query() if view.layer in self.layers else self.own
-        return chooser.select(replace(view, ahead=None) if view.layer in self.layers else view)
+        if view.layer in self.layers:
+            return Query().select(replace(view, ahead=None))
+        return self.own.select(view)
 
 
 @torch.inference_mode()
