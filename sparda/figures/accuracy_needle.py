@@ -112,10 +112,10 @@ def _bars(method: str, part) -> list[Any]:
     ]
 
 
-def exchange_table(rows, context: int, budget_blocks: int):
-    """Rows of exchange.csv with their ``hay``; of the contexts and k in them the nearest is taken."""
+def exchange_table(rows, context: int, budget_blocks: int, method: str = "sparda"):
+    """One method's rows of exchange.csv with their ``hay``; of contexts and k the nearest is taken."""
     rows = rows.assign(hay=rows["task"].str.rsplit("_", n=1).str[-1])
-    return _nearest(rows, context, budget_blocks)
+    return _nearest(rows[rows["method"] == method], context, budget_blocks)
 
 
 def exchange_figure(table, *, note: str = "", where: str = ""):

@@ -122,9 +122,11 @@ def exchange_rows(context=4096, budget_blocks=8):
 
 
 def test_a_bar_is_what_one_layer_gains_and_the_line_what_all_do():
-    rows = accuracy_data.numbers(pd.DataFrame([*exchange_rows(), *exchange_rows(8192, 16)]))
+    other = [row | {"method": "infinigen"} for row in exchange_rows()]
+    rows = accuracy_data.numbers(pd.DataFrame([*exchange_rows(), *exchange_rows(8192, 16), *other]))
     table = accuracy_needle.exchange_table(rows, 5000, 8)
     assert set(table["context"]) == {4096}
+    assert set(table["method"]) == {"sparda"}
     figure = accuracy_needle.exchange_figure(table, where="here")
     bars = [trace for trace in figure.data if trace.type == "bar"]
     lines = [trace for trace in figure.data if trace.type == "scatter"]
