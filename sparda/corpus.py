@@ -17,6 +17,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -169,7 +170,7 @@ def build(folder: Path, tokenizer: Any, length: int, synthetic: float = 0.1, see
 
 
 def build_retrieval(folder: Path, tokenizer: Any, n: int = 960, seed: int = 1) -> int:
-    """Write ``retrieval.npy``, [n, length] uint16: by turns facts hidden in such text, and text alone.
+    """Write ``retrieval.npy``, [n, length] uint16: by turns facts in a haystack, and text alone.
 
     ValueError: ``train.npy`` has fewer than n / 2 sequences without questions.
     """
@@ -177,7 +178,7 @@ def build_retrieval(folder: Path, tokenizer: Any, n: int = 960, seed: int = 1) -
     plain = packed[~(packed == turn).any(1)]
     if len(plain) < n // 2:
         raise ValueError(f"{n} sequences need {n // 2} without questions, and train.npy has {len(plain)}")
-    texts = tokenizer.batch_decode(plain)
+    texts = tokenizer.batch_decode(plain, skip_special_tokens=True)
     hidden = retrieval.sequences(tokenizer, texts, n - n // 2, packed.shape[1], seed)
     made = np.empty((n, packed.shape[1]), np.uint16)
     made[0::2], made[1::2] = np.stack(list(hidden)), plain[-(n // 2) :]
@@ -195,11 +196,14 @@ def main() -> None:
     options.add_argument("--length", type=int, default=8192, help="tokens of a sequence [8192]")
     chosen = options.parse_args()
     tokenizer = load.load(chosen.model).tokenizer
-    if not (chosen.folder / "train.npy").exists():
-        fetch(chosen.folder / "packages")
-        print(build(chosen.folder, tokenizer, chosen.length))
-    if not (chosen.folder / "retrieval.npy").exists():
-        print({"retrieval": build_retrieval(chosen.folder, tokenizer)})
+    try:
+        if not (chosen.folder / "train.npy").exists():
+            fetch(chosen.folder / "packages")
+            print(build(chosen.folder, tokenizer, chosen.length))
+        if not (chosen.folder / "retrieval.npy").exists():
+            print({"retrieval": build_retrieval(chosen.folder, tokenizer)})
+    except (RuntimeError, ValueError) as error:
+        sys.exit(f"sparda.corpus: {error}")
 
 
 if __name__ == "__main__":

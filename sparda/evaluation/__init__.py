@@ -8,7 +8,7 @@ What fills data/measured/<device>/ on a GPU:
     sparda eval accuracy --methods streaming,random,oracle --context 8192,4096,2048,1024 --n 50 --jobs 8
     sparda eval recall --context 8192,4096
     sparda eval needle --context 8192,4096 --shares 0.125 --n 50
-    sparda eval exchange --context 8192 --n 25
+    sparda eval exchange --context 8192 --shares 0.25 --n 16        # on a processor too, with --out
 
     accuracy.csv  share of right answers a cell, with Wilson's interval
     samples.csv   right answers of each sample: what pairs are made of

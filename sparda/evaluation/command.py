@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         runs.RUNS[options.what](options, device)
-    except (FileNotFoundError, KeyError, ValueError, ImportError) as error:
+    except (FileNotFoundError, KeyError, TypeError, ValueError, ImportError) as error:
         print(f"sparda: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
         return 2
     except BrokenProcessPool:

@@ -22,8 +22,8 @@ from sparda.selectors import LayerView, Query, Selector
 from sparda.spec import Sparsity
 
 _KEY = ("model", "method", "task", "context", "budget_blocks", "layer", "seed")
-_GAIN = ("log_p", "gain", "gain_low", "gain_high")
-EXCHANGE = Table("exchange", (*_KEY[:-1], *_GAIN, "n", "seed", "date", "commit"), _KEY)
+GAIN = ("gain", "gain_low", "gain_high")
+EXCHANGE = Table("exchange", (*_KEY[:-1], "log_p", *GAIN, "n", "seed", "date", "commit"), _KEY)
 NONE, ALL = "none", "all"
 
 
@@ -82,6 +82,6 @@ def rows(found: Sequence[Tensor], **cell: object) -> list[dict[str, str]]:
     made = []
     for index, layer in enumerate(names):
         gain = mean_interval((every[:, index] - every[:, 0]).tolist())
-        numbers = dict(zip(_GAIN, (every[:, index].mean().item(), *gain), strict=True))
+        numbers = {"log_p": every[:, index].mean().item(), **dict(zip(GAIN, gain, strict=True))}
         made.append(EXCHANGE.row(**cell, layer=layer, **numbers, n=len(every)))
     return made

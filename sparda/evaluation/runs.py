@@ -207,24 +207,14 @@ def run_exchange(options: Namespace, device: torch.device) -> None:
     cells = [(c, r) for c in options.context for _, r in accuracy.plan(["sparse"], c, options.shares)]
     who = subject(options, device)
     keeper = Keeper(who, folder_for(device, options.out))
+    selectors = _choosing(who, methods)  # weights that are missing are missed now, not after minutes
     prompts = Prompts(who.tokenizer, options.n, options.seed)
-    columns = [
-        "method",
-        "task",
-        "context",
-        "budget_blocks",
-        "layer",
-        "n",
-        "log_p",
-        "gain",
-        "gain_low",
-        "gain_high",
-    ]
+    columns = ["method", "task", "context", "budget_blocks", "layer", "n", "log_p", *exchange.GAIN]
     show({c: c for c in columns}, columns)
     for task in wanted:
         for (context, sparsity), method in product(cells, methods):
             found = [
-                exchange.log_p(who.model, who.selector(method), *needle.answered(s, who.tokenizer), sparsity)
+                exchange.log_p(who.model, selectors[method], *needle.answered(s, who.tokenizer), sparsity)
                 for s in prompts.of(task, context)
             ]
             cell = {

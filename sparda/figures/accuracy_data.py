@@ -32,7 +32,7 @@ MISSING = {
     "and SparDA ran: `sparda eval accuracy` writes them, on a machine with a GPU",
     "recall": "recall.csv is not committed yet: `sparda eval recall` writes it, on a machine with a GPU",
     "needle": "needle.csv is not committed yet: `sparda eval needle` writes it, on a machine with a GPU",
-    "exchange": "exchange.csv is not committed yet: `sparda eval exchange` writes it, best with a GPU",
+    "exchange": "exchange.csv is not committed yet: `sparda eval exchange` writes it, on a processor too",
 }
 _CELL = ["context", "share", "budget_blocks", "method"]
 _SHARE = ["n", "accuracy", "ci_low", "ci_high"]

@@ -113,25 +113,27 @@ def _bars(method: str, part) -> list[Any]:
 
 
 def exchange_table(rows, context: int, budget_blocks: int, method: str = "sparda"):
-    """One method's rows of exchange.csv with their ``hay``; of contexts and k the nearest is taken."""
-    rows = rows.assign(hay=rows["task"].str.rsplit("_", n=1).str[-1])
-    return _nearest(rows[rows["method"] == method], context, budget_blocks)
+    """One method's rows of exchange.csv; of contexts and k the nearest is taken. ValueError: there are none."""
+    rows = rows[rows["method"] == method]
+    if rows.empty:
+        raise ValueError(f"exchange.csv has no {method}; run `sparda eval exchange --methods {method}`")
+    return _nearest(rows, context, budget_blocks)
 
 
 def exchange_figure(table, *, note: str = "", where: str = ""):
-    """What the answer gains, a bar a layer, if the query chooses there; a panel for each haystack.
+    """What the answer gains, a bar a layer, if the query chooses there; a panel for each task.
 
     A dotted line marks the gain if it chooses in every layer.
     """
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    hays = [hay for hay in HAYS if hay in set(table["hay"])]
-    figure: Any = make_subplots(1, len(hays), shared_yaxes=True, subplot_titles=hays, horizontal_spacing=0.04)
+    tasks = list(dict.fromkeys(table["task"]))
+    figure: Any = make_subplots(1, len(tasks), shared_yaxes=True, subplot_titles=tasks, horizontal_spacing=0.04)
     figure.update_annotations(font={"size": 13, "color": TEXT})
     colour = series(LOOKS["sparse"])["marker"]["color"]
-    for column, hay in enumerate(hays, 1):
-        part = table[table["hay"] == hay]
+    for column, task in enumerate(tasks, 1):
+        part = table[table["task"] == task]
         single = part[part["layer"].str.isdigit()]
         above, below = single["gain_high"] - single["gain"], single["gain"] - single["gain_low"]
         error = {"type": "data", "array": above, "arrayminus": below, "color": TEXT, "thickness": 1, "width": 2}
@@ -147,7 +149,7 @@ def exchange_figure(table, *, note: str = "", where: str = ""):
         )  # fmt: skip
         figure.add_trace(line, row=1, col=column)
     figure.update_xaxes(title="layer", dtick=5, showgrid=False)
-    figure.update_yaxes(title="log-probability of the answer", col=1)
+    figure.update_yaxes(title="ln p of the answer, gain", col=1)
     context, k = (int(table[column].iloc[0]) for column in _PLACE)
     title = f"What the answer gains if the query chooses instead: {context_name(context)} tokens, k {k}"
     figure.update_layout(title_text=title, bargap=0.25)

@@ -64,7 +64,8 @@ def load(folder: Path, plan: Plan, learners: Sequence[Learner]) -> int:
 
 def _same_run(path: Path, about: dict[str, str], plan: Plan, learners: Sequence[Learner]) -> None:
     before, now = json.loads(about["plan"]), json.loads(json.dumps(plan.as_dict()))
-    differ = sorted(name for name in now if before.get(name) != now[name])
+    usual = Plan().as_dict()  # an option that there was not yet had no other value
+    differ = sorted(name for name in now if before.get(name, usual[name]) != now[name])
     if json.loads(about["seeds"]) != [learner.seed for learner in learners]:
         differ.append("seeds")
     if differ:

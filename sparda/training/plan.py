@@ -30,7 +30,8 @@ class Plan:
     rounds    : observations in all
     sequences : sequences of a round, of all processes together
     positions : sampled queries of a sequence, P; 0 looks at all
-    tail      : last queries of a sequence, always sampled: there questions are asked and answered
+    tail      : last queries of a sequence, always sampled: there questions are asked and answered; at most
+                half of ``positions``
     step_sequences, step_positions : what of a round one optimiser step sees, of all processes together
     passes    : how often a round's queries are used
     lr, warmup (steps), weight_decay, clip (gradient norm, 0: none): AdamW (0.9, 0.95), cosine to 2 %
@@ -61,7 +62,8 @@ class Plan:
         if self.least >= self.length - self.tail:
             raise ValueError(
                 f"{self.length} tokens hold no query that has a block to choose, beside "
-                f"{self.sparsity.forced_blocks} forced ones; raise --length over {self.least + self.tail}"
+                f"{self.sparsity.forced_blocks} forced ones and a --tail of {self.tail}; raise --length over "
+                f"{self.least + self.tail}"
             )
         if (k := self.sparsity.budget_blocks) >= (every := count_blocks(self.length, self.sparsity)):
             raise ValueError(
@@ -120,5 +122,5 @@ class Plan:
         return self.lr * rise * (0.02 + 0.49 * (1 + math.cos(math.pi * min(step, total) / total)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the run card; what ``from_dict`` reads."""
+        """Plain values, for the run card, and what a checkpoint compares."""
         return asdict(self)

@@ -35,7 +35,7 @@ _SENTENCE = range(15, 120)  # characters of a sentence that may be repeated
 def sequences(
     tokenizer: Any, texts: Sequence[str], n: int, length: int, seed: int, hays: Sequence[str] = HAYS
 ) -> Iterator[np.ndarray]:
-    """``n`` sequences [length] int64; each ends with its last answer, and begins inside a haystack."""
+    """``n`` sequences [length] int64; each ends with its last answer. ValueError: too short for its facts."""
     rng = random.Random(seed)
     words = _words(texts)
     for i in range(n):
@@ -89,6 +89,10 @@ def _one(tokenizer: Any, hay: str, words: Sequence[str], length: int, rng: rando
     tail, head = encode(f"<|im_end|>\n{turns}"), encode("<|im_start|>user\nRead this.\n\n")
     room = length - len(head) - len(tail)
     marks = [encode(f" {rng.choice(FACTS).format(**fact)} ") for fact in facts]
+    if room < 2 * sum(map(len, marks)):
+        raise ValueError(
+            f"{length} tokens are too few for {_HIDDEN} facts and {_ASKED} questions; take longer sequences"
+        )
     text = encode(hay)[: room - sum(map(len, marks))]
     for at, mark in sorted(zip(_places(rng, len(text), len(marks)), marks, strict=True), reverse=True):
         text[at:at] = mark

@@ -133,3 +133,5 @@ def test_a_bar_is_what_one_layer_gains_and_the_line_what_all_do():
     assert [list(bar.y) for bar in bars] == [[0.0, 2.0], [0.0, -0.5]]
     assert [set(line.y) for line in lines] == [{2.0}, {-0.5}]
     assert [trace.showlegend for trace in figure.data] == [True, True, False, False]
+    with pytest.raises(ValueError, match="no streaming; run `sparda eval exchange --methods streaming`"):
+        accuracy_needle.exchange_table(rows, 4096, 8, "streaming")

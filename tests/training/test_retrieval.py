@@ -31,6 +31,8 @@ def test_each_answer_stands_once_in_the_haystack_and_again_at_the_end(smollm2):
         assert len(answers) == 8
         assert all(text.count(answer) == 2 for answer in answers)
         assert text.endswith("<|im_end|>\n")
+    with pytest.raises(ValueError, match="too few for 12 facts and 8 questions"):
+        list(retrieval.sequences(tokenizer, TEXTS, n=1, length=256, seed=1))
 
 
 @pytest.mark.model
