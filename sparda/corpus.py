@@ -4,8 +4,8 @@
 
 The packages are free to use and to train on (GPL, PSF, MIT and such), but the text is not ours to ship: the
 recipe is committed, its output is not. One package, git-doc, is held out whole for validation. One sequence
-in ten is synthetic retrieval, see ``sparda.training.retrieval``; of ``retrieval.npy``, for the last phase of
-training, every other one is. Files that are there already stay.
+in ten is synthetic retrieval, see ``sparda.training.retrieval``; with --retrieval a third file is written, in
+which every other one is. A train.npy that is there already stays.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from sparda.measure.command import count
 from sparda.training import retrieval
 from sparda.training.packing import pack
 
@@ -169,7 +170,7 @@ def build(folder: Path, tokenizer: Any, length: int, synthetic: float = 0.1, see
     return counts
 
 
-def build_retrieval(folder: Path, tokenizer: Any, n: int = 960, seed: int = 1) -> int:
+def build_retrieval(folder: Path, tokenizer: Any, n: int, seed: int = 1) -> int:
     """Write ``retrieval.npy``, [n, length] uint16: by turns facts in a haystack, and text alone.
 
     ValueError: ``train.npy`` has fewer than n / 2 sequences without questions.
@@ -181,7 +182,7 @@ def build_retrieval(folder: Path, tokenizer: Any, n: int = 960, seed: int = 1) -
     texts = tokenizer.batch_decode(plain, skip_special_tokens=True)
     hidden = retrieval.sequences(tokenizer, texts, n - n // 2, packed.shape[1], seed)
     made = np.empty((n, packed.shape[1]), np.uint16)
-    made[0::2], made[1::2] = np.stack(list(hidden)), plain[-(n // 2) :]
+    made[0::2], made[1::2] = np.stack(list(hidden)), plain[len(plain) - n // 2 :]
     np.save(folder / "retrieval.npy", made)
     return n
 
@@ -194,14 +195,19 @@ def main() -> None:
     options.add_argument("folder", type=Path)
     options.add_argument("--model", default="smollm2-135m", help="whose tokenizer [smollm2-135m]")
     options.add_argument("--length", type=int, default=8192, help="tokens of a sequence [8192]")
+    options.add_argument(
+        "--retrieval", type=count, metavar="N", help="write N sequences of retrieval.npy too"
+    )
     chosen = options.parse_args()
     tokenizer = load.load(chosen.model).tokenizer
     try:
-        if not (chosen.folder / "train.npy").exists():
+        if (chosen.folder / "train.npy").exists():
+            print(f"{chosen.folder / 'train.npy'} is there and stays")
+        else:
             fetch(chosen.folder / "packages")
             print(build(chosen.folder, tokenizer, chosen.length))
-        if not (chosen.folder / "retrieval.npy").exists():
-            print({"retrieval": build_retrieval(chosen.folder, tokenizer)})
+        if chosen.retrieval:
+            print({"retrieval": build_retrieval(chosen.folder, tokenizer, chosen.retrieval)})
     except (RuntimeError, ValueError) as error:
         sys.exit(f"sparda.corpus: {error}")
 

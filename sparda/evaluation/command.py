@@ -58,9 +58,8 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
         )
         one.add_argument("--replies", type=Path, metavar="FILE", help="write what was said, as JSON lines")
     elif name in ("needle", "exchange"):
-        one.add_argument(
-            "--tasks", type=listed(str), help="with one fact, by commas [niah_single, _multikey]"
-        )
+        usual = "niah_single, _multikey" if name == "needle" else "niah_single"
+        one.add_argument("--tasks", type=listed(str), help=f"with one fact, by commas [{usual}]")
         one.add_argument("--n", type=count, default=50, help="samples of each cell [50]")
     else:
         one.add_argument("--texts", type=listed(str), default=["jargon_file", "king_james"], help="by commas")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparda.evaluation.statistics import mean_interval
+from sparda.evaluation.recall import interval
 from sparda.measure.tables import Table
 from sparda.models.attach import attach
 from sparda.selectors import LayerView, Query, Selector
@@ -81,7 +81,7 @@ def rows(found: Sequence[Tensor], **cell: object) -> list[dict[str, str]]:
     names = [NONE, *map(str, range(every.shape[1] - 2)), ALL]
     made = []
     for index, layer in enumerate(names):
-        gain = mean_interval((every[:, index] - every[:, 0]).tolist())
-        numbers = {"log_p": every[:, index].mean().item(), **dict(zip(GAIN, gain, strict=True))}
-        made.append(EXCHANGE.row(**cell, layer=layer, **numbers, n=len(every)))
+        gain = interval("gain", "gain", every[:, index] - every[:, 0])
+        mean = every[:, index].mean().item()
+        made.append(EXCHANGE.row(**cell, layer=layer, log_p=mean, **gain, n=len(every)))
     return made

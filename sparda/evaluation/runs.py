@@ -217,13 +217,8 @@ def run_exchange(options: Namespace, device: torch.device) -> None:
                 exchange.log_p(who.model, selectors[method], *needle.answered(s, who.tokenizer), sparsity)
                 for s in prompts.of(task, context)
             ]
-            cell = {
-                "model": who.name,
-                "method": method,
-                "task": task,
-                "context": context,
-                "seed": options.seed,
-            }
+            cell = {"model": who.name, "method": method, "task": task, "context": context}
+            cell |= {"seed": options.seed}
             rows = exchange.rows(found, **cell, budget_blocks=sparsity.budget_blocks, **keeper.run)
             best = sorted(rows[1:-1], key=lambda row: -float(row["gain"]))[:3]
             for row in (rows[0], *best, rows[-1]):

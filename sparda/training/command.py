@@ -22,7 +22,7 @@ PLAN = {
     "length": "tokens of a sequence", "rounds": "observations in all",
     "sequences": "sequences of a round, of all processes together",
     "positions": "queries sampled of a sequence; 0 takes all",
-    "tail": "last queries of a sequence, always sampled: there questions are asked and answered",
+    "tail": "last queries of a sequence, always sampled (at most half of --positions): there questions stand",
     "step_sequences": "of a round, how many sequences one optimiser step sees",
     "step_positions": "and how many sampled queries of each",
     "passes": "how often a round's queries are used", "lr": "AdamW's learning rate, with warm-up and cosine",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ def _hay(rng: random.Random, kind: str, texts: Sequence[str], words: Sequence[st
     return _repeat(lambda: rng.choice(few), size)
 
 
-def _repeat(line: Any, size: int) -> str:
+def _repeat(line: Callable[[], str], size: int) -> str:
+    """``size`` characters of lines, or a few more."""
     made: list[str] = []
     while size > 0:
         made.append(line())

@@ -157,3 +157,14 @@ def test_a_process_that_died_is_a_sentence(monkeypatch, capsys):
     monkeypatch.setitem(runs.RUNS, "accuracy", died)
     assert cli.main(["eval", "accuracy", "--device", "cpu", "--jobs", "2"]) == 1
     assert "fewer --jobs" in capsys.readouterr().err
+
+
+def test_an_exchange_is_kept_layer_by_layer_and_says_what_it_cannot_exchange(use_tiny, tmp_path, capsys):
+    command = ["eval", "exchange", "--context", "512", "--shares", "0.5", "--n", "2", "--device", "cpu"]
+    command += ["--tasks", "niah_single_noise"]
+    assert cli.main([*command, "--out", str(tmp_path)]) == 0
+    made = rows(tmp_path / "exchange.csv")
+    assert {r["method"] for r in made} == {"sparda"}
+    assert {"none", "0", "all"} <= {r["layer"] for r in made}
+    assert cli.main([*command, "--methods", "dense,sparse"]) == 2
+    assert "give --methods others, such as sparda" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_the_three_haystacks_differ_as_they_say(smollm2):
 
 
 @pytest.mark.model
-def test_the_last_phase_reads_questions_and_plain_text_by_turns(smollm2, tmp_path):
+def test_retrieval_npy_has_questions_and_plain_text_by_turns(smollm2, tmp_path, monkeypatch, capsys):
     _, tokenizer = smollm2
     tokens = np.asarray(tokenizer(TEXTS[0])["input_ids"][:1400], dtype=np.uint16)
     asked = np.full_like(tokens, tokenizer.convert_tokens_to_ids("<|im_start|>"))
@@ -60,5 +60,7 @@ def test_the_last_phase_reads_questions_and_plain_text_by_turns(smollm2, tmp_pat
     assert made.dtype == np.uint16
     assert (made[1::2] == tokens).all()
     assert all(tokenizer.decode(row).count("<|im_start|>user") > 3 for row in made[0::2])
-    with pytest.raises(ValueError, match="need 3 without questions"):
-        corpus.build_retrieval(tmp_path, tokenizer, n=6)
+    monkeypatch.setattr("sys.argv", ["corpus", str(tmp_path), "--retrieval", "6"])
+    with pytest.raises(SystemExit, match=r"sparda\.corpus: 6 sequences need 3 without questions"):
+        corpus.main()
+    assert "train.npy is there and stays" in capsys.readouterr().out

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from sparda.cli import main
 from sparda.forecast import Forecast, Shape
@@ -109,6 +110,7 @@ def test_two_processes_give_what_one_gives(device, tiny_folder, tmp_path):
         (["--text", "none.txt"], "no file or folder none.txt"),
         (["--teacher", "best"], "choose from mass, fine, coarse"),
         (["--length", "64"], "raise --length"),
+        (["--tail", "4000"], "a --tail of 4000; raise --length over"),
         (["--budget", "8"], "every block is kept at k = 8 of 8 blocks"),
         (["--model", "no-such-model"], "unknown model"),
         (["--model", "owner/name"], "could not be fetched from the hub"),
@@ -152,3 +154,19 @@ def test_a_copy_of_the_text_is_not_held_out(tiny_folder, tmp_path, capsys):
     copy.write_bytes((tiny_folder / "train.npy").read_bytes())
     assert main(arguments(tiny_folder, tmp_path / "out", "--held-out", str(copy))) == 2
     assert "not trained on" in capsys.readouterr().err
+
+
+def test_a_checkpoint_from_before_an_option_was_there_is_resumed(tiny_folder, tmp_path):
+    assert main(arguments(tiny_folder, tmp_path)) == 0
+    path = tmp_path / "checkpoint.safetensors"
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+    plan = json.loads(about["plan"])
+    assert plan.pop("tail") == 32
+    before = load_file(path)
+    save_file(before, path, about | {"plan": json.dumps(plan)})
+    assert main(arguments(tiny_folder, tmp_path)) == 0
+    assert all(torch.equal(before[name], tensor) for name, tensor in load_file(path).items())
+    with pytest.raises(SystemExit):
+        main(arguments(tiny_folder, tmp_path, "--tail", "none"))
+    assert main(arguments(tiny_folder, tmp_path, "--tail", "8")) == 2
