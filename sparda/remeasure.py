@@ -75,13 +75,14 @@ class Place:
 
 def known_tables() -> dict[str, Table]:
     """The tables that steps may write, by file name; their keys say which rows replace which."""
-    from sparda.evaluation import accuracy, needle, recall
+    from sparda.evaluation import accuracy, exchange, needle, recall
     from sparda.measure import decode, prompts, traced
     from sparda.training import ablation, throughput
 
     found = (
         decode.DECODE, prompts.PREFILL, prompts.LATENCY, traced.BREAKDOWN, accuracy.ACCURACY,
-        accuracy.SAMPLES, accuracy.PAIRS, recall.RECALL, needle.NEEDLE, ablation.TABLE, throughput.TABLE,
+        accuracy.SAMPLES, accuracy.PAIRS, recall.RECALL, needle.NEEDLE, exchange.EXCHANGE, ablation.TABLE,
+        throughput.TABLE,
     )  # fmt: skip
     return {f"{table.name}.csv": table for table in found}
 
