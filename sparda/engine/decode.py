@@ -2,7 +2,7 @@
 
 layer l:  project (Q, K, V and what foresees l + 1), rotate, append the token
           choose for l + 1 beside the rest of the layer; its copy starts at once     [lookahead]
-          or choose for l now, and wait for its copy                                 [on demand, and layer 0]
+          or choose for l now, and wait for its copy           [on demand, layer 0, and layers that wait]
           wait for the copy of l, attention, output, FFN
 """
 
@@ -47,20 +47,20 @@ class Step:
     def _attention(self, layer: int, normed: Tensor, ahead: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Attention of one layer, [B, H_q, d], and what it foresees of the next."""
         state, positions, rule = self.store.layers[layer], self.store.positions, self.store.plan.sparsity
-        early = self.selector.looks_ahead and self.transport.early
+        early = self._early(layer)
         q, k, v, following, own = self.decoder.project(layer, normed)
-        if early and layer:
+        if early:
             self.transport.chosen(layer)
-        tail = state.selection.tail_slot if early and layer else self.store.nowhere
+        tail = state.selection.tail_slot if early else self.store.nowhere
         q, following = rope_append(
             q, k, v, following, self.decoder.cos, self.decoder.sin, positions, tail, state.cache, rule
         )
         if state.index is not None:
             self._append_index(layer)
-        if not (early and layer):
+        if not early:
             self._choose(layer, q, self._turned(own) if own is not None else ahead)
             store_token(v, positions, state.selection.tail_slot, state.cache)
-        if early and layer + 1 < len(self.decoder.layers):
+        if self._early(layer + 1):
             self._choose(layer + 1, None, following, early=True)
         if state.offloaded:
             with self.transport.traced("wait", layer):
@@ -71,6 +71,12 @@ class Step:
                 q, state.cache.slots, chosen.slot_ids, chosen.block_ids, positions + 1, scale
             )
         return attended, following
+
+    def _early(self, layer: int) -> bool:
+        """Whether the layer before chooses for this one."""
+        if not (self.selector.looks_ahead and self.transport.early) or layer in self.selector.waits:
+            return False
+        return 0 < layer < len(self.decoder.layers)
 
     def _choose(self, layer: int, q: Tensor | None, ahead: Tensor | None, early: bool = False) -> None:
         """PREP: score, force, top-k, difference; then the copy of what is missing starts."""

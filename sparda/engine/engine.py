@@ -91,6 +91,11 @@ class Engine:
                 f"selector {name!r} knows its choice only in its own layer, so transport {way!r} comes too "
                 "early; use transport='demand', or a selector that looks ahead such as 'forecast'"
             )
+        if self.selector.waits and self.selector.own_index:
+            raise ValueError(
+                f"selector {name!r} keeps an index of its own and no compressed keys, which layers that wait "
+                "for their query are chosen by; leave out what follows the @"
+            )
         if early and self.sparsity.local_blocks < 1:
             raise ValueError("looking ahead needs local_blocks >= 1: the newest window is not scored in time")
         if early and not self.layer0_resident:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from sparda import tasks
-from sparda.evaluation.methods import METHODS, rule
+from sparda.evaluation.methods import place, rule
 from sparda.evaluation.statistics import paired_interval, sign_test, wilson
 from sparda.measure.tables import Table
 from sparda.spec import Sparsity
@@ -142,14 +142,14 @@ def plan(methods: Iterable[str], context: int, shares: Sequence[float]) -> list[
             problem = error
     if not rules and problem:
         raise problem
-    ordered = sorted(methods, key=list(METHODS).index)
+    ordered = sorted(methods, key=place)
     every = Sparsity(ceil(context / 64), init_blocks=0, local_blocks=0)
     dense = [("dense", every)] if "dense" in ordered else []
     return dense + [(m, r) for r in rules for m in ordered if m != "dense"]
 
 
 def pairs(samples: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Rows of pairs.csv from rows of samples.csv: every method against those before it in ``METHODS``.
+    """Rows of pairs.csv from rows of samples.csv: every method against those before it (``methods.place``).
 
     Dense has one k and is compared at all of them. Of cells of unequal size the first samples are compared,
     which are the same. The average is over the tasks where dense counts, or all where there is no dense.
@@ -157,7 +157,7 @@ def pairs(samples: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     cells = {tuple(row[c] for c in _CELL): row for row in samples}
     found: dict[tuple, dict[str, list[float]]] = {}
     dense = {(m, t, c, s): row for (m, method, t, c, _, s), row in cells.items() if method == "dense"}
-    order = list(METHODS)
+    order = sorted({cell[1] for cell in cells}, key=place)
     for (model, method, task, context, k, seed), row in cells.items():
         for baseline in order[: order.index(method)]:
             other = cells.get((model, baseline, task, context, k, seed))

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from sparda.evaluation.methods import HEADLINE, METHODS, SHARES
+from sparda.evaluation.methods import HEADLINE, METHODS, SHARES, place
 from sparda.measure.command import count, listed
 
 KINDS = {
@@ -33,7 +33,10 @@ def add_to(commands: Any) -> None:
         usual = USUAL.get(name, [m for m in METHODS if m != "dense"])
         one.add_argument("--model", default="smollm2-135m", help="a name, directory or hub id [smollm2-135m]")
         one.add_argument(
-            "--methods", type=listed(_method), default=list(usual), help=f"of {', '.join(METHODS)}"
+            "--methods",
+            type=listed(_method),
+            default=list(usual),
+            help=f"of {', '.join(METHODS)}; sparda@7: with layer 7 waiting for its query",
         )
         one.add_argument("--context", type=listed(int), default=[8192], help="tokens, by commas [8192]")
         one.add_argument("--shares", type=listed(float), default=list(SHARES), help="k / blocks [0.125,0.25]")
@@ -68,8 +71,7 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
 
 
 def _method(name: str) -> str:
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
+    place(name)
     return name
 
 

@@ -9,7 +9,6 @@ gains is what that layer's choice had cost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,40 +17,13 @@ from torch import Tensor
 from sparda.evaluation.recall import interval
 from sparda.measure.tables import Table
 from sparda.models.attach import attach
-from sparda.selectors import LayerView, Query, Selector
+from sparda.selectors import Selector, Waiting
 from sparda.spec import Sparsity
 
 _KEY = ("model", "method", "task", "context", "budget_blocks", "layer", "seed")
 GAIN = ("gain", "gain_low", "gain_high")
 EXCHANGE = Table("exchange", (*_KEY[:-1], "log_p", *GAIN, "n", "seed", "date", "commit"), _KEY)
 NONE, ALL = "none", "all"
-
-
-@dataclass(frozen=True)
-class Exchanged(Selector):
-    """A selector whose choice is the query selection's in some layers."""
-
-    own: Selector = field(repr=False)
-    layers: frozenset[int]
-    name = "exchanged"
-
-    @property
-    def looks_ahead(self) -> bool:  # type: ignore[override]
-        return self.own.looks_ahead
-
-    def ahead_weights(self, layer: int) -> Tensor:
-        return self.own.ahead_weights(layer)
-
-    def look_ahead(self, layer: int, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return self.own.look_ahead(layer, hidden, cos, sin)
-
-    def block_scores(self, view: LayerView) -> Tensor:
-        return self.own.block_scores(view)
-
-    def select(self, view: LayerView) -> Tensor:
-        if view.layer in self.layers:
-            return Query().select(replace(view, ahead=None))
-        return self.own.select(view)
 
 
 @torch.inference_mode()
@@ -68,7 +40,7 @@ def log_p(model: Any, selector: Selector, prompt: Tensor, answer: Tensor, sparsi
         past = model(prompt[None, :-1], use_cache=True, logits_to_keep=1).past_key_values
     found = []
     for layers in [(), *([layer] for layer in range(n_layers)), range(n_layers)]:
-        with attach(model, selector=Exchanged(selector, frozenset(layers)), sparsity=sparsity):
+        with attach(model, selector=Waiting(selector, frozenset(layers)), sparsity=sparsity):
             logits = model(read, past_key_values=past, use_cache=True).logits[0]
         past.crop(-len(answer))
         found.append(logits.double().log_softmax(-1).gather(1, answer[:, None]).sum())

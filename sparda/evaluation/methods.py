@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparda.selectors.waiting import split
 from sparda.spec import Sparsity
 
 METHODS = {
@@ -13,11 +14,25 @@ METHODS = {
     "random": "random",
     "oracle": "oracle",
 }
-"""Method -> its selector. Each is compared with those before it."""
+"""Method -> its selector. Each is compared with those before it; "sparda@7" is SparDA whose layer 7 waits."""
 
 HEADLINE = ("dense", "sparse", "infinigen", "sparda")  # those of the paper's tables
 
 SHARES = (0.125, 0.25)  # k as a share of the context's blocks
+
+
+def place(method: str) -> tuple[int, list[int]]:
+    """Where a method stands among all, those with layers that wait behind the one without.
+
+    ValueError: there is no such method.
+
+    >>> sorted(["oracle", "sparda@7", "sparda"], key=place)
+    ['sparda', 'sparda@7', 'oracle']
+    """
+    name, layers = split(method)
+    if name not in METHODS:
+        raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+    return list(METHODS).index(name), sorted(layers)
 
 
 def rule(context: int, share: float) -> Sparsity:

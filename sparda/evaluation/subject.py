@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from sparda.evaluation.methods import METHODS
+from sparda.evaluation.methods import METHODS, place
 from sparda.provenance import sha256
 from sparda.selectors import Selector, make
+from sparda.selectors.waiting import split, waiting
 from sparda.text import data_dir, read_text
 
 CALIBRATION = ("jargon_file", 8192)  # the proxy's skew is read off the front of this text: tokens, at most
@@ -35,11 +36,12 @@ class Subject:
         return self.model.device
 
     def selector(self, method: str) -> Selector:
-        """KeyError: unknown method; FileNotFoundError: the Forecast was not trained yet."""
-        if method not in METHODS:
-            raise KeyError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+        """ValueError: unknown method; FileNotFoundError: the Forecast was not trained yet."""
+        place(method)
         if method not in self._made:
-            self._made[method] = self._make(METHODS[method]).to(self.device, self.model.dtype)
+            name, layers = split(method)
+            made = self.selector(name) if layers else self._make(METHODS[name])
+            self._made[method] = waiting(made, layers).to(self.device, self.model.dtype)
         return self._made[method]
 
     def _make(self, name: str) -> Selector:

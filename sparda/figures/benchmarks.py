@@ -21,6 +21,7 @@ LABELS = {  # names of sparda.measure.systems: what a figure calls them
     "sparda_resident": "SparDA, no offload",
     "sparda_no_prefetch": "SparDA, no prefetch",
     "sparda": "SparDA",
+    "sparda_wait": "SparDA, a layer waits",
     "sparda_worker": "SparDA, worker",
     "sparda_copy_engine": "SparDA, copy engine",
     "infinigen": "InfiniGen",

@@ -21,6 +21,7 @@ from sparda.selectors import Selector, make
 from sparda.selectors.proxy import Proxy
 from sparda.selectors.recorded import Recorded
 from sparda.selectors.replay import Replay
+from sparda.selectors.waiting import split, waiting
 from sparda.spec import ModelShape, Sparsity
 
 REAL = ("smollm2-135m",)  # these come with trained weights, every other preset with random ones
@@ -60,6 +61,9 @@ class Setup:
         return self._selectors[name]
 
     def _make(self, name: str) -> Selector:
+        name, layers = split(name)
+        if layers:
+            return waiting(self.selector(name), layers)
         if name not in ("forecast", "proxy"):
             return make(name)
         s = self.shape

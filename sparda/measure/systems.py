@@ -27,6 +27,7 @@ SYSTEMS = {
         System("sparse_offload", "query", "k", "demand"),
         System("sparda_no_prefetch", "forecast", "k", "demand"),
         System("sparda", "forecast", "k", "lookahead"),
+        System("sparda_wait", "forecast@1", "k", "lookahead"),
         System("sparda_worker", "forecast", "k", "lookahead_worker"),
         System("sparda_copy_engine", "forecast", "k", "copy_engine"),
         System("sparda_resident", "forecast", "full", "none"),

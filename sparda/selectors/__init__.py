@@ -19,6 +19,7 @@ from sparda.selectors.proxy import Proxy
 from sparda.selectors.query import Query
 from sparda.selectors.random import Random
 from sparda.selectors.streaming import Streaming
+from sparda.selectors.waiting import Waiting, split, waiting
 
 SELECTORS: dict[str, type[Selector]] = {
     c.name: c for c in (All, Query, Forecast, Proxy, Streaming, Random, Oracle)
@@ -35,6 +36,7 @@ __all__ = [
     "Random",
     "Selector",
     "Streaming",
+    "Waiting",
     "make",
 ]
 
@@ -46,11 +48,15 @@ HOW = {  # to make a selector that needs more than its name
 
 
 def make(name: str | Selector, **options) -> Selector:
-    """Return a selector by name with its options; ValueError lists the names, TypeError the options."""
+    """Return a selector by name with its options; ValueError lists the names, TypeError the options.
+
+    "forecast@7" is the selector "forecast" with layer 7 waiting for its own query (``selectors.waiting``).
+    """
     if isinstance(name, Selector):
         if options:
             raise TypeError(f"the selector is already made; set {sorted(options)} where you make it")
         return name
+    name, layers = split(name)
     if name not in SELECTORS:
         raise ValueError(f"unknown selector {name!r}; choose one of {', '.join(sorted(SELECTORS))}")
     known = list(inspect.signature(SELECTORS[name]).parameters)
@@ -61,4 +67,4 @@ def make(name: str | Selector, **options) -> Selector:
     if missing := [key for key in needed if key not in options]:
         how = HOW.get(name, "give them as keywords")
         raise TypeError(f"selector {name!r} needs {', '.join(missing)}: {how}")
-    return SELECTORS[name](**options)
+    return waiting(SELECTORS[name](**options), layers)

@@ -9,35 +9,17 @@ import torch
 from torch import Tensor
 
 from sparda.bounds import misses_at
-from sparda.selectors.base import LayerView, Selector
+from sparda.selectors.base import LayerView
+from sparda.selectors.wrapped import Wrapped
 from sparda.spec import Sparsity
 
 
 @dataclass(frozen=True)
-class Override(Selector):
+class Override(Wrapped):
     """Does all of ``inner``'s scoring and overwrites the scores of decode steps.
 
     Layer 0, whose blocks stay on the GPU, is left alone, and so is the choice for a prompt.
     """
-
-    inner: Selector
-
-    def __post_init__(self):
-        for about in ("looks_ahead", "needs_keys", "own_index"):
-            object.__setattr__(self, about, getattr(self.inner, about))
-
-    @property
-    def index_dim(self) -> int:
-        return self.inner.index_dim
-
-    def ahead_weights(self, layer: int) -> Tensor:
-        return self.inner.ahead_weights(layer)
-
-    def index_keys(self, layer: int, keys: Tensor) -> Tensor:
-        return self.inner.index_keys(layer, keys)
-
-    def select(self, view: LayerView) -> Tensor:
-        return self.inner.select(view)
 
     def block_scores(self, view: LayerView) -> Tensor:
         scores = self.inner.block_scores(view)

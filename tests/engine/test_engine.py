@@ -42,7 +42,7 @@ def weights(model):
 
 
 def options(selector, weights):
-    return {"weights": weights} if selector == "forecast" else {}
+    return {"weights": weights} if selector.startswith("forecast") else {}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,9 @@ GRID = [
     *[(s, c, "demand") for s in ("query", "forecast", "streaming", "random") for c in ("k", 7)],
     *[("forecast", c, t) for t in ("lookahead", "lookahead_worker") for c in ("k", 7)],
     *[(s, "k", t) for s in ("query", "forecast") for t in ("copy_engine", "cpu_gather")],
+    *[("forecast@1", c, "lookahead") for c in ("k", 7)],
+    *[("forecast@1", "k", t) for t in ("demand", "lookahead_worker", "copy_engine", "cpu_gather")],
+    *[(s, "full", "none") for s in ("forecast@1", "forecast@0+2", "oracle@1")],
 ]
 
 
@@ -74,6 +77,18 @@ def test_a_ragged_batch_says_what_each_attached_sequence_says(
         **options(selector, weights),
     )  # fmt: skip
     assert engine.generate(prompts, max_new_tokens=40).tokens == attached(selector)
+
+
+def test_a_layer_that_waits_changes_what_is_said(attached):
+    """Else the cases above would prove nothing."""
+    assert attached("forecast@1") not in (attached("forecast"), attached("query"))
+
+
+def test_layers_cannot_wait_where_no_compressed_keys_are_kept(model):
+    proxy = sparda.selectors.proxy.Proxy.untrained(n_layers=3, hidden=96, n_kv_heads=2, head_dim=16)
+    waiting = sparda.selectors.Waiting(proxy, frozenset({1}))
+    with pytest.raises(ValueError, match=r"'proxy@1' keeps an index of its own.*leave out"):
+        Engine(model, selector=waiting, sparsity=RULE, max_tokens=256)
 
 
 def test_layer_zero_may_be_offloaded_on_demand(model, prompts, attached):

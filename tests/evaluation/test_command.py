@@ -57,6 +57,24 @@ def test_accuracy_is_kept_with_samples_pairs_replies_and_a_sidecar(use_tiny, tmp
     assert {r["right"] for r in rows(tmp_path / "samples.csv")} == {"0 0"}
 
 
+def test_a_method_of_which_a_layer_waits_is_one_more_method_paired_with_the_plain_one(use_tiny, tmp_path):
+    command = [
+        "eval",
+        "accuracy",
+        "--methods",
+        "sparda@1,dense,sparda",
+        "--context",
+        "512",
+        "--shares",
+        "0.5",
+    ]
+    command += ["--n", "2", "--tasks", "niah_single_noise", "--all-tasks", "--device", "cpu"]
+    assert cli.main([*command, "--out", str(tmp_path)]) == 0
+    assert [r["method"] for r in rows(tmp_path / "accuracy.csv")] == ["dense", "sparda", "sparda@1"]
+    compared = [(r["method"], r["baseline"]) for r in rows(tmp_path / "pairs.csv")]
+    assert compared == [("sparda", "dense"), ("sparda@1", "dense"), ("sparda@1", "sparda")]
+
+
 def test_recall_is_kept_layer_by_layer(use_tiny, tmp_path):
     command = ["eval", "recall", "--methods", "sparse,sparda", "--context", "512", "--shares", "0.5"]
     command += ["--sequences", "2", "--queries", "16", "--texts", "king_james", "--device", "cpu"]
