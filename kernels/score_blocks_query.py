@@ -165,7 +165,7 @@ def log_sum_exps(
     """
     batch, heads, n_windows, dim = keys.shape
     group, n_queries = q.shape[1] // heads, q.shape[2]
-    n_rows, split = group * n_queries, split or n_windows
+    n_rows, split = group * n_queries, split or max(1, n_windows)  # a prompt may be shorter than a window
     splits = max(1, -(-n_windows // split))
     lse = torch.empty(splits, batch * heads, n_rows, dtype=torch.float32, device=q.device)
     normaliser_kernel[(-(-n_rows // tile[0]), batch * heads, splits)](

@@ -47,6 +47,13 @@ def test_block_scores_equal_the_reference_and_every_one_is_written(
     assert score_error(out, reference(*given, rule, n_blocks), error) <= limit
 
 
+@pytest.mark.parametrize("n_queries", [1, 20])
+def test_a_prompt_shorter_than_a_window_has_no_scores(n_queries, device):
+    given = inputs((2, 2, 64, 20, n_queries), torch.float32, device)
+    assert given[1].shape[2] == 0
+    assert score_blocks(*given, Sparsity(96), 1).isneginf().all()
+
+
 @pytest.mark.parametrize(
     "rule",
     [

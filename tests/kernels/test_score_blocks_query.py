@@ -65,6 +65,14 @@ def test_other_block_sizes_and_a_given_scale(size, device, error):
     assert score_error(got, reference(*given, rule, n_blocks, scale=0.3), error) <= 1e-5
 
 
+@pytest.mark.parametrize("n_queries", [1, 20])
+def test_a_prompt_shorter_than_a_window_has_no_scores(n_queries, device):
+    rule = Sparsity(96)
+    given = inputs((2, 1, 3, 64, 20, n_queries), torch.float32, device, rule)
+    assert given[1].shape[2] == 0
+    assert score_blocks_query(*given, rule, 1).isneginf().all()
+
+
 def test_large_logits_do_not_overflow(device, error):
     rule = Sparsity(96)
     q, compressed, positions = inputs((1, 1, 2, 64, 300, 4), torch.float32, device, rule)
