@@ -174,7 +174,9 @@ def context_figure(table, *, note: str = "", where: str = ""):
 def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA"):
     """Paired differences with intervals, task by task and their mean; a panel for each context."""
     places = list(dict.fromkeys(zip(table["context"], table["share"], strict=True)))
-    figure, cells = _panels([place_name(*place) for place in places], columns=len(places), shared_yaxes=True)
+    narrow = len(places) > 2
+    titles = [(short_place if narrow else place_name)(*place) for place in places]
+    figure, cells = _panels(titles, columns=len(places), shared_yaxes=True)
     tasks = _tasks(table)
     baselines = [name for name in LABELS if name in set(table["baseline"])]
     seen: set[str] = set()
@@ -195,7 +197,7 @@ def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA
         _upright(figure, 0, {"color": TEXT, "width": 1.5}, row, column)
     ticks = [-i for i in range(len(tasks))], [task_name(t).replace("<br>", " ") for t in tasks]
     figure.update_yaxes(tickvals=ticks[0], ticktext=ticks[1], range=[0.6 - len(tasks), 0.6])
-    figure.update_xaxes(title="difference, percent points")
+    figure.update_xaxes(title="points" if narrow else "difference, percent points")
     figure.update_layout(title_text="Differences on the same prompts, with 95 % intervals")
     return stamp(figure, "measured", note, where=where).update_layout(
         height=260 + 42 * len(tasks), margin_t=132

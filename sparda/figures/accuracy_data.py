@@ -15,6 +15,7 @@ from sparda.evaluation.accuracy import AVERAGE, COUNTS, Result, pairs
 from sparda.figures import measured
 from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
+from sparda.selectors.waiting import MARK
 
 SUBJECT = "smollm2-135m"  # the model that the chapter is about
 LABELS = {  # methods of sparda.evaluation: what a figure calls them
@@ -32,6 +33,8 @@ MISSING = {
     "and SparDA ran: `sparda eval accuracy` writes them, on a machine with a GPU",
     "recall": "recall.csv is not committed yet: `sparda eval recall` writes it, on a machine with a GPU",
     "needle": "needle.csv is not committed yet: `sparda eval needle` writes it, on a machine with a GPU",
+    "waiting": "accuracy.csv has no sparda@7 yet: `sparda eval accuracy --methods sparda@7` writes it, on a "
+    "machine with a GPU",
     "exchange": "exchange.csv is not committed yet: `sparda eval exchange` writes it, on a processor too",
 }
 _CELL = ["context", "share", "budget_blocks", "method"]
@@ -55,7 +58,7 @@ class Evaluation:
 
 
 def missing(name: str) -> str:
-    """A sentence for a chapter that has no committed "accuracy", "recall", "needle" or "exchange"."""
+    """A sentence for a chapter that has no committed "accuracy", "recall", "needle", "waiting" or "exchange"."""
     return MISSING[name]
 
 
@@ -68,18 +71,31 @@ def read(name: str, device: str = "nvidia-h200", folder: Path = DATA, *, model: 
     return Run(rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True), run.where)
 
 
-def committed(device: str = "nvidia-h200", folder: Path = DATA, *, model: str = SUBJECT) -> Evaluation | None:
-    """A model's committed answers; None unless both its tables have a cell of each of ``COMPARED``."""
+def committed(
+    device: str = "nvidia-h200", folder: Path = DATA, *, model: str = SUBJECT, waits: bool = False
+) -> Evaluation | None:
+    """A model's committed answers; None unless both its tables have a cell of each of ``COMPARED``.
+
+    waits : with those of methods of which a layer waits, such as sparda@7, too
+    """
     cells, samples = (read(name, device, folder, model=model) for name in ("accuracy", "samples"))
     if cells is None or samples is None:
         return None
     ran = cells.rows.groupby(["context", "budget_blocks"])["method"].agg(set)
     if not any(methods >= set(COMPARED) for methods in ran):
         return None
-    texts = [{str(k): str(v) for k, v in row.items()} for row in samples.rows.to_dict("records")]
+    wanted = [rows if waits else _plain(rows) for rows in (cells.rows, samples.rows)]
+    texts = [{str(k): str(v) for k, v in row.items()} for row in wanted[1].to_dict("records")]
     kept = read("pairs", device, folder, model=model)
-    compared = paired(texts) if kept is None else kept.rows
-    return Evaluation(_with_share(cells.rows, 64), texts, _with_share(compared, 64), cells.where)
+    compared = paired(texts) if kept is None else kept.rows if waits else _plain(kept.rows)
+    return Evaluation(_with_share(wanted[0], 64), texts, _with_share(compared, 64), cells.where)
+
+
+def _plain(rows):
+    """Without methods of which a layer waits; of pairs, without their comparisons."""
+    names = rows[[column for column in ("method", "baseline") if column in rows]]
+    some = names.apply(lambda column: column.str.contains(MARK, regex=False)).any(axis=1)
+    return rows[~some].reset_index(drop=True)
 
 
 def live(results: Iterable[Result], model: str, *, block_size: int, where: str) -> Evaluation:

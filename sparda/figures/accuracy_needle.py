@@ -57,6 +57,14 @@ def needle_table(rows, context: int, budget_blocks: int):
     return table.assign(missed=table["mass"] - table["caught"])
 
 
+def needle_gains(rows, context: int, budget_blocks: int, method: str = "sparda"):
+    """What a method catches beyond the query, a row for each task and layer: columns gain, gain_low, gain_high.
+
+    rows : of needle.csv; of the contexts and k in them the nearest is taken
+    """
+    return _nearest(by_layer(rows[rows["method"] == method]), context, budget_blocks)
+
+
 def _nearest(rows, context: int, budget_blocks: int):
     """The rows of one context and k."""
     places = sorted(set(zip(rows["context"], rows["budget_blocks"], strict=True)))

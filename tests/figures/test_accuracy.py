@@ -60,6 +60,7 @@ def test_what_is_not_committed_is_none_and_named(tmp_path):
     assert accuracy_data.read("recall", "a-gpu", tmp_path) is None
     for name in ("accuracy", "recall", "needle", "exchange"):
         assert f"sparda eval {name}" in accuracy_data.missing(name)
+    assert "--methods sparda@7" in accuracy_data.missing("waiting")
 
 
 def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):
@@ -78,6 +79,32 @@ def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):
         key = ["method", "baseline", "task", "share"]
         ours, theirs = (e.pairs.set_index(key)["difference"].sort_index() for e in (kept, live))
         assert ours.to_dict() == pytest.approx(theirs.to_dict(), abs=1e-3)
+
+
+@pytest.mark.parametrize("with_pairs", [False, True])
+def test_methods_of_which_a_layer_waits_are_there_only_if_asked_for(tmp_path, with_pairs):
+    rows = [r.rows("tiny", 0, RUN) for r in [*results(), result("sparda@7", EASY, [1] * 10)]]
+    write(tmp_path, "accuracy", [cell for cell, _ in rows])
+    write(tmp_path, "samples", [sample for _, sample in rows])
+    if with_pairs:
+        write(tmp_path, "pairs", pairs([sample for _, sample in rows]))
+    plain = accuracy_data.committed("a-gpu", tmp_path, model="tiny")
+    every = accuracy_data.committed("a-gpu", tmp_path, model="tiny", waits=True)
+    assert set(every.cells["method"]) - set(plain.cells["method"]) == {"sparda@7"}
+    assert not any("@" in row["method"] for row in plain.samples)
+    assert not plain.pairs[["method", "baseline"]].stack().str.contains("@").any()
+    table = accuracy_data.pair_table(every.pairs, [(4096, 0.125)], ["sparse", "sparda"], "sparda@7")
+    assert list(table["baseline"]) == ["sparse", "sparda"] * 2
+    assert list(table["task"]) == [EASY, EASY, AVERAGE, AVERAGE]
+    drawn = accuracy.pair_figure(table, method="SparDA@7")
+    assert [trace.name for trace in drawn.data] == ["SparDA@7 − Sparse", "SparDA@7 − SparDA"]
+
+
+def test_many_panels_have_short_titles(live):
+    table = accuracy_data.pair_table(live.pairs, [(4096, 0.125)], ["sparse"])
+    many = pd.concat([table.assign(context=context) for context in (1024, 2048, 4096)])
+    titles = [note.text for note in accuracy.pair_figure(many).layout.annotations]
+    assert titles[:3] == ["1K, 12.5 %", "2K, 12.5 %", "4K, 12.5 %"]
 
 
 def test_a_second_model_in_the_files_changes_no_table_of_the_first(tmp_path, live):

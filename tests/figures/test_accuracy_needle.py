@@ -33,6 +33,14 @@ def needle_rows(context=4096, budget_blocks=8):
     ]
 
 
+def test_gains_over_the_query_are_one_methods_at_the_nearest_place():
+    some = [row | {"gain": "-0.1" if row["method"] == "sparda" else "9"} for row in needle_rows()]
+    rows = accuracy_data.numbers(pd.DataFrame([*some, *needle_rows(8192, 16)]))
+    gains = accuracy_needle.needle_gains(rows, 4000, 9)
+    assert set(gains["gain"]) == {-0.1}
+    assert list(zip(gains["task"], gains["layer"], strict=True)) == [(NOISE, 0), (NOISE, 1), (PROSE, 0), (PROSE, 1)]
+
+
 @pytest.fixture
 def rows():
     return accuracy_data.numbers(pd.DataFrame([*needle_rows(), *needle_rows(8192, 16)]))
