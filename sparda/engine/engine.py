@@ -20,6 +20,7 @@ from sparda.engine.weights import from_hugging_face
 from sparda.forecast import Shape
 from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
+from sparda.selectors.waiting import check_index
 from sparda.spec import Sparsity
 
 
@@ -91,11 +92,7 @@ class Engine:
                 f"selector {name!r} knows its choice only in its own layer, so transport {way!r} comes too "
                 "early; use transport='demand', or a selector that looks ahead such as 'forecast'"
             )
-        if self.selector.waits and self.selector.own_index:
-            raise ValueError(
-                f"selector {name!r} keeps an index of its own and no compressed keys, which layers that wait "
-                "for their query are chosen by; leave out what follows the @"
-            )
+        check_index(self.selector)
         if early and self.sparsity.local_blocks < 1:
             raise ValueError("looking ahead needs local_blocks >= 1: the newest window is not scored in time")
         if early and not self.layer0_resident:

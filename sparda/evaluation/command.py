@@ -11,6 +11,7 @@ from typing import Any
 
 from sparda.evaluation.methods import HEADLINE, METHODS, SHARES, place
 from sparda.measure.command import count, listed
+from sparda.waits import join, split
 
 KINDS = {
     "accuracy": "answers of long-context tasks, every method on the same prompts",
@@ -72,7 +73,8 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
 
 def _method(name: str) -> str:
     place(name)
-    return name
+    plain, layers = split(name)
+    return join(plain, layers) if layers else name  # sparda@07 is sparda@7
 
 
 def run(options: argparse.Namespace) -> int:

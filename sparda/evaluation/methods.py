@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sparda.selectors.waiting import split
 from sparda.spec import Sparsity
+from sparda.waits import split
 
 METHODS = {
     "dense": "all",
@@ -32,6 +32,8 @@ def place(method: str) -> tuple[int, list[int]]:
     name, layers = split(method)
     if name not in METHODS:
         raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+    if layers and METHODS[name] == "all":
+        raise ValueError(f"{name} reads every block: no layer of it can wait, as {method!r} asks")
     return list(METHODS).index(name), sorted(layers)
 
 

@@ -24,6 +24,7 @@ from sparda.measure.bench import describe_machine
 from sparda.measure.runs import folder_for
 from sparda.measure.tables import Table
 from sparda.selectors import Selector
+from sparda.selectors.waiting import check_index
 from sparda.text import read_text
 from sparda.training.data import check_fits
 
@@ -84,7 +85,7 @@ def run_accuracy(options: Namespace, device: torch.device) -> None:
     doing = jobs.here(options, device)
     who = doing.subject
     for method in options.methods:
-        who.selector(method)  # weights that are missing are missed now, not after minutes
+        check_index(who.selector(method))  # weights that are missing are missed now, not after minutes
     keeper = Keeper(who, folder_for(device, options.out))
     columns = ["method", "task", "context", "budget_blocks", "n", "accuracy", "ci_low", "ci_high"]
     show({c: c for c in columns}, columns)

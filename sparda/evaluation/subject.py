@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from sparda.evaluation.methods import METHODS, place
+from sparda.forecast import Forecast, Shape
 from sparda.provenance import sha256
 from sparda.selectors import Selector, make
-from sparda.selectors.waiting import split, waiting
+from sparda.selectors.waiting import waiting
 from sparda.text import data_dir, read_text
+from sparda.waits import split
 
 CALIBRATION = ("jargon_file", 8192)  # the proxy's skew is read off the front of this text: tokens, at most
 
@@ -36,18 +38,21 @@ class Subject:
         return self.model.device
 
     def selector(self, method: str) -> Selector:
-        """ValueError: unknown method; FileNotFoundError: the Forecast was not trained yet."""
+        """A method's selector; FileNotFoundError: the Forecast was not trained yet.
+
+        ValueError: an unknown method, or a layer that the model does not have.
+        """
         place(method)
         if method not in self._made:
             name, layers = split(method)
             made = self.selector(name) if layers else self._make(METHODS[name])
-            self._made[method] = waiting(made, layers).to(self.device, self.model.dtype)
+            made = waiting(made, layers).to(self.device, self.model.dtype)
+            made.check(Shape.of(self.model))
+            self._made[method] = made
         return self._made[method]
 
     def _make(self, name: str) -> Selector:
         if name == "forecast":
-            from sparda.forecast import Forecast, Shape
-
             path = self.forecast or forecast_file(self.name)
             return make(name, weights=Forecast.load(path, Shape.of(self.model)))
         if name == "proxy":

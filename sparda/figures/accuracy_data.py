@@ -15,7 +15,7 @@ from sparda.evaluation.accuracy import AVERAGE, COUNTS, Result, pairs
 from sparda.figures import measured
 from sparda.figures.measured import Run
 from sparda.linkmodel import DATA
-from sparda.selectors.waiting import MARK
+from sparda.waits import MARK
 
 SUBJECT = "smollm2-135m"  # the model that the chapter is about
 LABELS = {  # methods of sparda.evaluation: what a figure calls them

@@ -21,8 +21,9 @@ from sparda.selectors import Selector, make
 from sparda.selectors.proxy import Proxy
 from sparda.selectors.recorded import Recorded
 from sparda.selectors.replay import Replay
-from sparda.selectors.waiting import split, waiting
+from sparda.selectors.waiting import waiting
 from sparda.spec import ModelShape, Sparsity
+from sparda.waits import split
 
 REAL = ("smollm2-135m",)  # these come with trained weights, every other preset with random ones
 

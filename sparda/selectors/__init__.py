@@ -19,7 +19,8 @@ from sparda.selectors.proxy import Proxy
 from sparda.selectors.query import Query
 from sparda.selectors.random import Random
 from sparda.selectors.streaming import Streaming
-from sparda.selectors.waiting import Waiting, split, waiting
+from sparda.selectors.waiting import Waiting, waiting
+from sparda.waits import split
 
 SELECTORS: dict[str, type[Selector]] = {
     c.name: c for c in (All, Query, Forecast, Proxy, Streaming, Random, Oracle)

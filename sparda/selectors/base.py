@@ -88,9 +88,7 @@ class Selector(ABC):
     needs_keys: ClassVar[bool] = False  # reads every key, so that nothing can be offloaded
     looks_ahead: ClassVar[bool] = False  # knows layer l+1's choice in layer l, so that a copy can overlap
     own_index: ClassVar[bool] = False  # scores against an index of its own instead of the compressed keys
-    waits: ClassVar[frozenset[int]] = (
-        frozenset()
-    )  # layers that choose on demand, whatever ``looks_ahead`` says
+    waits: ClassVar[frozenset[int]] = frozenset()  # layers that choose on demand all the same
 
     @property
     def index_dim(self) -> int:

@@ -6,29 +6,30 @@ choose on demand, and the copies of the rest still overlap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sparda.forecast import Shape
+from sparda.selectors.all import All
 from sparda.selectors.base import LayerView, Selector
 from sparda.selectors.query import Query
 from sparda.selectors.wrapped import Wrapped
-
-MARK = "@"  # "forecast@7": the Forecast chooses for all layers but 7; "forecast@7+18" for all but these two
+from sparda.waits import MARK, join, split
 
 
 @dataclass(frozen=True)
 class Waiting(Wrapped):
-    """``inner``'s choice, but the query's own in ``layers``."""
+    """``inner``'s choice, but the query's own in ``layers``; ValueError where ``inner`` reads every block."""
 
     layers: frozenset[int]
 
     def __post_init__(self):
         super().__post_init__()
+        if isinstance(self.inner, All):
+            raise ValueError(f"selector {self.inner.name!r} reads every block: no layer of it can wait")
         object.__setattr__(self, "waits", self.inner.waits | self.layers)
-        object.__setattr__(self, "name", join(self.inner.name, self.layers))
+        object.__setattr__(self, "name", join(split(self.inner.name)[0], self.waits))
 
     def check(self, shape: Shape) -> None:
         super().check(shape)
@@ -45,28 +46,13 @@ class Waiting(Wrapped):
         return self._of(view.layer).select(view)
 
 
-def join(name: str, layers: Iterable[int]) -> str:
-    """The name of a selector of which some layers wait.
-
-    >>> join("forecast", {18, 7})
-    'forecast@7+18'
-    """
-    return f"{name}{MARK}{'+'.join(map(str, sorted(layers)))}"
-
-
-def split(name: str) -> tuple[str, frozenset[int]]:
-    """A name without the layers that wait, and these. ValueError: what follows the mark is no layer.
-
-    >>> split("forecast@7+18")[0], sorted(split("forecast@7+18")[1]), split("query")
-    ('forecast', [7, 18], ('query', frozenset()))
-    """
-    plain, marked, after = name.partition(MARK)
-    if not marked:
-        return name, frozenset()
-    parts = after.split("+")
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ValueError(f"{name!r}: after {MARK} come layers that wait for their query, as in {plain}@7+18")
-    return plain, frozenset(map(int, parts))
+def check_index(selector: Selector) -> None:
+    """ValueError: where nothing but its own index is kept, no layer can wait."""
+    if selector.waits and selector.own_index:
+        raise ValueError(
+            f"selector {selector.name!r} keeps an index of its own and no compressed keys, by which layers "
+            f"that wait for their query are chosen for; leave out what follows the {MARK}"
+        )
 
 
 def waiting(selector: Selector, layers: frozenset[int]) -> Selector:

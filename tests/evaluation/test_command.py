@@ -75,6 +75,27 @@ def test_a_method_of_which_a_layer_waits_is_one_more_method_paired_with_the_plai
     assert compared == [("sparda", "dense"), ("sparda@1", "dense"), ("sparda@1", "sparda")]
 
 
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("sparda@99", "'forecast@99': the model's layers are 0 to"),
+        ("infinigen@1", "'proxy@1' keeps an index of its own"),
+    ],
+)
+def test_layers_that_cannot_wait_are_refused_before_the_first_prompt(use_tiny, capsys, method, why):
+    assert cli.main(["eval", "accuracy", "--methods", method, "--device", "cpu"]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "why"), [("dense@1", "dense reads every block"), ("sparda@", "after @ come layers")]
+)
+def test_a_method_that_makes_no_sense_is_refused_with_the_options(capsys, method, why):
+    with pytest.raises(SystemExit):
+        cli.main(["eval", "accuracy", "--methods", method])
+    assert why in capsys.readouterr().err
+
+
 def test_recall_is_kept_layer_by_layer(use_tiny, tmp_path):
     command = ["eval", "recall", "--methods", "sparse,sparda", "--context", "512", "--shares", "0.5"]
     command += ["--sequences", "2", "--queries", "16", "--texts", "king_james", "--device", "cpu"]

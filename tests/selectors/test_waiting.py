@@ -34,6 +34,7 @@ def test_options_and_what_is_said_of_the_inner_selector_pass_through():
     mixed = make("oracle@3")
     assert (mixed.needs_keys, mixed.looks_ahead, mixed.waits, mixed.name) == (True, False, {3}, "oracle@3")
     assert Waiting(mixed, frozenset({1})).waits == {1, 3}
+    assert Waiting(mixed, frozenset({1})).name == "oracle@1+3"
     assert Replay(mixed, 0.9, 1000).waits == {3}
 
 
@@ -52,6 +53,11 @@ def test_a_layer_that_the_model_does_not_have_is_refused():
     make("streaming@0+6").check(shape)
     with pytest.raises(ValueError, match="'streaming@7': the model's layers are 0 to 6"):
         make("streaming@7").check(shape)
+
+
+def test_no_layer_can_wait_where_every_block_is_read():
+    with pytest.raises(ValueError, match="'all' reads every block"):
+        make("all@1")
 
 
 def test_the_name_before_the_mark_must_be_a_selectors():
