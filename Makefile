@@ -60,7 +60,7 @@ build/path/.linked: $(wildcard sparda/*)
 
 reproduce: $(STAMP) ## run the chapters and rebuild figures/ and figures/index.html
 	$(PY) -m sparda.cli reproduce $(CHAPTERS) --profile $(PROFILE) $(if $(FORCE),--force)
-	@echo "open figures/index.html"
+	@echo "open $(if $(filter smoke,$(PROFILE)),build/smoke,figures)/index.html"
 
 test: lint unit kernels notebooks browser smoke ## everything that .ci/run checks
 	@$(STAGE) --sum

@@ -56,6 +56,10 @@ class Engine:
         replacement: str = "recent", n_ctas: int | None = None, graph: bool | None = None,
         host: HostPool | None = None, **selector_options,
     ):  # fmt: skip
+        if not isinstance(sparsity, Sparsity):
+            raise TypeError(
+                f"sparsity is a sparda.Sparsity, such as Sparsity(budget_blocks=8), got {sparsity!r}"
+            )
         self.selector = make(selector, **selector_options)
         best = "lookahead" if self.selector.looks_ahead else "demand"
         self.transport = transports.get(transport or ("none" if cache == "full" else best))

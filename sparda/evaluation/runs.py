@@ -36,6 +36,9 @@ def subject(options: Namespace, device: torch.device) -> Subject:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, tokenizer = load(options.model, dtype=dtype, device=device)
     check_fits(tokenizer, model.get_input_embeddings().num_embeddings)
+    longest = model.config.max_position_embeddings
+    if max(options.context) > longest:
+        raise ValueError(f"--context {max(options.context)}: {options.model} reads {longest} tokens at most")
     return Subject(options.model, model, tokenizer, options.forecast, options.seed)
 
 

@@ -198,7 +198,7 @@ def pair_figure(table, *, note: str = "", where: str = "", method: str = "SparDA
     ticks = [-i for i in range(len(tasks))], [task_name(t).replace("<br>", " ") for t in tasks]
     figure.update_yaxes(tickvals=ticks[0], ticktext=ticks[1], range=[0.6 - len(tasks), 0.6])
     figure.update_xaxes(title="points" if narrow else "difference, percent points")
-    figure.update_layout(title_text="Differences on the same prompts, with 95 % intervals")
+    figure.update_layout(title_text=f"{method} less others on the same prompts, with 95 % intervals")
     return stamp(figure, "measured", note, where=where).update_layout(
         height=260 + 42 * len(tasks), margin_t=132
     )

@@ -159,6 +159,7 @@ def exchange_figure(table, *, note: str = "", where: str = ""):
     figure.update_xaxes(title="layer", dtick=5, showgrid=False)
     figure.update_yaxes(title="ln p of the answer, gain", col=1)
     context, k = (int(table[column].iloc[0]) for column in _PLACE)
-    title = f"What the answer gains if the query chooses instead: {context_name(context)} tokens, k {k}"
+    method = LABELS.get(table["method"].iloc[0], table["method"].iloc[0])
+    title = f"{method}'s answer if the query chooses instead: gain at {context_name(context)} tokens, k {k}"
     figure.update_layout(title_text=title, bargap=0.25)
     return stamp(figure, "measured", note, where=where).update_layout(height=420, margin_t=120)

@@ -27,9 +27,14 @@ def listed(of: Callable[[str], Any]) -> Callable[[str], list]:
 
     def parse(text: str) -> list:
         try:
-            return [of(part) for part in text.split(",") if part.strip()]
+            found = [of(part.strip()) for part in text.split(",") if part.strip()]
         except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+            kind = {int: "whole numbers", float: "numbers"}.get(of)
+            why = f"expected {kind}, separated by commas, got {text!r}" if kind else str(error)
+            raise argparse.ArgumentTypeError(why) from None
+        if not found:
+            raise argparse.ArgumentTypeError("give at least one value")
+        return found
 
     return parse
 

@@ -57,6 +57,8 @@ def make(name: str | Selector, **options) -> Selector:
         if options:
             raise TypeError(f"the selector is already made; set {sorted(options)} where you make it")
         return name
+    if not isinstance(name, str):
+        raise TypeError(f"selector is a name, such as 'query', or a Selector; got {name!r}")
     name, layers = split(name)
     if name not in SELECTORS:
         raise ValueError(f"unknown selector {name!r}; choose one of {', '.join(sorted(SELECTORS))}")

@@ -103,6 +103,10 @@ class Proxy(Selector):
         """
         from sparda.models.attach import _attention_layers
 
+        if not isinstance(tokens, Tensor) or tokens.ndim != 2:
+            raise TypeError(
+                "tokens are ids [1, T], as tokenizer(text, return_tensors='pt').input_ids gives them"
+            )
         layers = _attention_layers(model)
         r = _channels(channels, layers[0].head_dim)
         if tokens.numel() < layers[0].head_dim:

@@ -6,6 +6,7 @@ choose on demand, and the copies of the rest still overlap.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -15,20 +16,30 @@ from sparda.selectors.all import All
 from sparda.selectors.base import LayerView, Selector
 from sparda.selectors.query import Query
 from sparda.selectors.wrapped import Wrapped
-from sparda.waits import MARK, join, split
+from sparda.waits import join, split
 
 
 @dataclass(frozen=True)
 class Waiting(Wrapped):
-    """``inner``'s choice, but the query's own in ``layers``; ValueError where ``inner`` reads every block."""
+    """``inner``'s choice, but the query's own in ``layers``, a set of layer numbers.
 
-    layers: frozenset[int]
+    ValueError: ``inner`` reads every block. TypeError: no Selector, or layers that are no numbers.
+    """
+
+    layers: Collection[int]
 
     def __post_init__(self):
+        if not isinstance(self.inner, Selector):
+            raise TypeError(f"inner is a Selector, as sparda.selectors.make gives it; got {self.inner!r}")
+        if not all(type(layer) is int for layer in self.layers):
+            raise TypeError(f"layers are whole numbers, such as {{7}}; got {self.layers!r}")
         super().__post_init__()
         if isinstance(self.inner, All):
-            raise ValueError(f"selector {self.inner.name!r} reads every block: no layer of it can wait")
-        object.__setattr__(self, "waits", self.inner.waits | self.layers)
+            raise ValueError(
+                "selector 'all' reads every block: no layer of it can wait; leave out the layers"
+            )
+        object.__setattr__(self, "layers", frozenset(self.layers))
+        object.__setattr__(self, "waits", self.inner.waits | frozenset(self.layers))
         object.__setattr__(self, "name", join(split(self.inner.name)[0], self.waits))
 
     def check(self, shape: Shape) -> None:
@@ -50,8 +61,8 @@ def check_index(selector: Selector) -> None:
     """ValueError: where nothing but its own index is kept, no layer can wait."""
     if selector.waits and selector.own_index:
         raise ValueError(
-            f"selector {selector.name!r} keeps an index of its own and no compressed keys, by which layers "
-            f"that wait for their query are chosen for; leave out what follows the {MARK}"
+            f"selector {selector.name!r} keeps an index of its own and no compressed keys, which the query "
+            f"of a layer that waits needs; take {split(selector.name)[0]!r} without such layers"
         )
 
 

@@ -87,8 +87,13 @@ def test_a_layer_that_waits_changes_what_is_said(attached):
 def test_layers_cannot_wait_where_no_compressed_keys_are_kept(model):
     proxy = sparda.selectors.proxy.Proxy.untrained(n_layers=3, hidden=96, n_kv_heads=2, head_dim=16)
     waiting = sparda.selectors.Waiting(proxy, frozenset({1}))
-    with pytest.raises(ValueError, match=r"'proxy@1' keeps an index of its own.*leave out"):
+    with pytest.raises(ValueError, match=r"'proxy@1' keeps an index of its own.*without such layers"):
         Engine(model, selector=waiting, sparsity=RULE, max_tokens=256)
+
+
+def test_a_sparsity_of_another_kind_is_refused_at_once(model):
+    with pytest.raises(TypeError, match=r"sparsity is a sparda\.Sparsity"):
+        Engine(model, sparsity={"k": 3}, max_tokens=256)
 
 
 def test_layer_zero_may_be_offloaded_on_demand(model, prompts, attached):

@@ -88,7 +88,8 @@ def test_layers_that_cannot_wait_are_refused_before_the_first_prompt(use_tiny, c
 
 
 @pytest.mark.parametrize(
-    ("method", "why"), [("dense@1", "dense reads every block"), ("sparda@", "after @ come layers")]
+    ("method", "why"),
+    [("dense@1", "dense reads every block"), ("sparda@", "after @ come layers"), ("", "give at least one")],
 )
 def test_a_method_that_makes_no_sense_is_refused_with_the_options(capsys, method, why):
     with pytest.raises(SystemExit):

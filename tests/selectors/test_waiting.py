@@ -60,6 +60,24 @@ def test_no_layer_can_wait_where_every_block_is_read():
         make("all@1")
 
 
+@pytest.mark.parametrize("layers", [["7"], [7.0], [True]])
+def test_layers_are_whole_numbers(layers):
+    with pytest.raises(TypeError, match="layers are whole numbers"):
+        Waiting(make("query"), layers)
+
+
+def test_layers_come_in_any_collection_and_the_inner_selector_is_one():
+    assert Waiting(make("random"), [7, 3]).layers == {3, 7}
+    with pytest.raises(TypeError, match="inner is a Selector"):
+        Waiting("query", {7})
+
+
+@pytest.mark.parametrize("wrong", [None, 7, type(make("query"))])
+def test_a_selector_is_a_name_or_a_selector(wrong):
+    with pytest.raises(TypeError, match="selector is a name, such as 'query', or a Selector"):
+        make(wrong)
+
+
 def test_the_name_before_the_mark_must_be_a_selectors():
     with pytest.raises(ValueError, match="unknown selector 'qurey'"):
         make("qurey@7")
