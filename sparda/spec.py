@@ -103,6 +103,12 @@ class Sparsity:
         return self.init_blocks + self.local_blocks + 1
 
 
+def check_sparsity(sparsity: object) -> None:
+    """TypeError, with what to give instead, for anything that is no Sparsity."""
+    if not isinstance(sparsity, Sparsity):
+        raise TypeError(f"sparsity is a sparda.Sparsity, such as Sparsity(budget_blocks=8), got {sparsity!r}")
+
+
 @dataclass(frozen=True)
 class Hardware:
     """A GPU and its link to host memory; GB/s are 10**9 bytes a second.

@@ -11,12 +11,13 @@ MARK = "@"
 
 
 def join(name: str, layers: Iterable[int]) -> str:
-    """The name of a selector of which some layers wait.
+    """The name of a selector of which some layers wait, or none.
 
-    >>> join("forecast", {18, 7})
-    'forecast@7+18'
+    >>> join("forecast", {18, 7}), join("query", ())
+    ('forecast@7+18', 'query')
     """
-    return f"{name}{MARK}{'+'.join(map(str, sorted(layers)))}"
+    numbers = "+".join(map(str, sorted(layers)))
+    return f"{name}{MARK}{numbers}" if numbers else name
 
 
 def split(name: str) -> tuple[str, frozenset[int]]:

@@ -21,7 +21,7 @@ from sparda.forecast import Shape
 from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
 from sparda.selectors.waiting import check_index
-from sparda.spec import Sparsity
+from sparda.spec import Sparsity, check_sparsity
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Engine:
     """Generates from a Llama-family model; every compared system is one line of configuration.
 
     model      : a Hugging Face model, or a Decoder
-    selector   : a name of ``sparda.selectors`` with its options as keywords, or a Selector
+    selector   : a name of ``sparda.selectors`` with its options as keywords, or a Selector; "forecast@7":
+                 with layer 7 waiting for its own query
     sparsity   : block size, forced blocks and budget
     cache      : "full" (nothing offloaded), "k" or a number of slots
     transport  : a name of ``sparda.transports``; default "none" for a full cache, else "lookahead" for a
@@ -56,10 +57,7 @@ class Engine:
         replacement: str = "recent", n_ctas: int | None = None, graph: bool | None = None,
         host: HostPool | None = None, **selector_options,
     ):  # fmt: skip
-        if not isinstance(sparsity, Sparsity):
-            raise TypeError(
-                f"sparsity is a sparda.Sparsity, such as Sparsity(budget_blocks=8), got {sparsity!r}"
-            )
+        check_sparsity(sparsity)
         self.selector = make(selector, **selector_options)
         best = "lookahead" if self.selector.looks_ahead else "demand"
         self.transport = transports.get(transport or ("none" if cache == "full" else best))

@@ -5,10 +5,12 @@ What fills data/measured/<device>/ on a GPU:
 
     sparda eval accuracy --context 8192,4096 --shares 0.125 --n 200 --jobs 8             # the headline
     sparda eval accuracy --context 8192,4096,2048,1024 --shares 0.25 --n 50 --jobs 8
+    sparda eval accuracy --methods sparse,sparda,sparda@7 --context 8192 --shares 0.25 --n 200 --jobs 8
+    sparda eval accuracy --methods sparda@7 --context 8192,4096 --shares 0.125 --n 200 --jobs 8
     sparda eval accuracy --methods streaming,random,oracle --context 8192,4096,2048,1024 --n 50 --jobs 8
     sparda eval recall --context 8192,4096
     sparda eval needle --context 8192,4096 --shares 0.125 --n 50
-    sparda eval exchange --context 8192 --shares 0.25 --n 16        # on a processor too, with --out
+    sparda eval exchange --methods sparda,infinigen --context 8192 --n 25   # on a processor too, with --out
 
     accuracy.csv  share of right answers a cell, with Wilson's interval
     samples.csv   right answers of each sample: what pairs are made of

@@ -73,8 +73,7 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
 
 def _method(name: str) -> str:
     place(name)
-    plain, layers = split(name)
-    return join(plain, layers) if layers else name  # sparda@07 is sparda@7
+    return join(*split(name))  # sparda@07 is sparda@7
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,7 +17,8 @@ from torch import Tensor
 from sparda.evaluation.recall import interval
 from sparda.measure.tables import Table
 from sparda.models.attach import attach
-from sparda.selectors import Selector, Waiting
+from sparda.selectors import Selector
+from sparda.selectors.waiting import waiting
 from sparda.spec import Sparsity
 
 _KEY = ("model", "method", "task", "context", "budget_blocks", "layer", "seed")
@@ -40,7 +41,7 @@ def log_p(model: Any, selector: Selector, prompt: Tensor, answer: Tensor, sparsi
         past = model(prompt[None, :-1], use_cache=True, logits_to_keep=1).past_key_values
     found = []
     for layers in [(), *([layer] for layer in range(n_layers)), range(n_layers)]:
-        with attach(model, selector=Waiting(selector, frozenset(layers)), sparsity=sparsity):
+        with attach(model, selector=waiting(selector, frozenset(layers)), sparsity=sparsity):
             logits = model(read, past_key_values=past, use_cache=True).logits[0]
         past.crop(-len(answer))
         found.append(logits.double().log_softmax(-1).gather(1, answer[:, None]).sum())

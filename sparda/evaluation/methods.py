@@ -32,8 +32,6 @@ def place(method: str) -> tuple[int, list[int]]:
     name, layers = split(method)
     if name not in METHODS:
         raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
-    if layers and METHODS[name] == "all":
-        raise ValueError(f"{name} reads every block: no layer of it can wait, as {method!r} asks")
     return list(METHODS).index(name), sorted(layers)
 
 

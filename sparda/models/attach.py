@@ -24,7 +24,7 @@ from sparda.attention import block_attention, dense_attention
 from sparda.forecast import Shape
 from sparda.models.probe import Probe
 from sparda.selectors import All, LayerView, Selector, make
-from sparda.spec import Sparsity
+from sparda.spec import Sparsity, check_sparsity
 
 PHASES = ("prefill", "decode")
 _ATTACHED: WeakKeyDictionary[nn.Module, Attachment] = WeakKeyDictionary()  # attention module -> who serves it
@@ -94,8 +94,7 @@ def attach(
     Raises ValueError for an unknown selector or phase, TypeError for a model that cannot be served,
     RuntimeError if the model is already attached.
     """
-    if not isinstance(sparsity, Sparsity):
-        raise TypeError(f"sparsity is a sparda.Sparsity, such as Sparsity(budget_blocks=8), got {sparsity!r}")
+    check_sparsity(sparsity)
     phases = {phases} if isinstance(phases, str) else set(phases)
     if unknown := phases - set(PHASES):
         raise ValueError(f"unknown phases {sorted(unknown)}; choose from {', '.join(PHASES)}")

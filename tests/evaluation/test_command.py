@@ -80,6 +80,7 @@ def test_a_method_of_which_a_layer_waits_is_one_more_method_paired_with_the_plai
     [
         ("sparda@99", "'forecast@99': the model's layers are 0 to"),
         ("infinigen@1", "'proxy@1' keeps an index of its own"),
+        ("dense@1", "'all' reads every block"),
     ],
 )
 def test_layers_that_cannot_wait_are_refused_before_the_first_prompt(use_tiny, capsys, method, why):
@@ -89,7 +90,7 @@ def test_layers_that_cannot_wait_are_refused_before_the_first_prompt(use_tiny, c
 
 @pytest.mark.parametrize(
     ("method", "why"),
-    [("dense@1", "dense reads every block"), ("sparda@", "after @ come layers"), ("", "give at least one")],
+    [("sparda@", "after @ come layers"), ("", "give at least one"), (" , ", "give at least one")],
 )
 def test_a_method_that_makes_no_sense_is_refused_with_the_options(capsys, method, why):
     with pytest.raises(SystemExit):
@@ -181,6 +182,21 @@ def test_replies_need_a_folder(use_tiny, capsys, tmp_path):
     command = ["eval", "accuracy", "--context", "512", "--shares", "0.5", "--device", "cpu"]
     assert cli.main([*command, "--replies", str(tmp_path / "none" / "said.jsonl")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_context_beyond_the_models_is_refused_before_prompts_are_made(tiny, monkeypatch, capsys):
+    monkeypatch.setattr(load, "load", lambda *_, **__: (tiny.model, tiny.tokenizer))
+    monkeypatch.setattr(runs, "check_fits", lambda *_: None)
+    command = ["eval", "needle", "--device", "cpu", "--methods", "sparse", "--context", "1024,99999"]
+    assert cli.main(command) == 2
+    assert "--context 99999: smollm2-135m reads 2048 tokens at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "kind"), [("--context", "whole numbers"), ("--shares", "numbers")])
+def test_numbers_that_are_none_say_what_was_expected(capsys, option, kind):
+    with pytest.raises(SystemExit):
+        cli.main(["eval", "recall", option, "12.5%"])
+    assert f"expected {kind}, separated by commas, got '12.5%'" in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_does_not_fit_the_model_is_refused(tiny, monkeypatch, capsys):

@@ -156,6 +156,13 @@ def test_attach_serves_it_with_one_and_with_three_heads_a_group(kv_heads):
         torch.testing.assert_close(model(tokens).logits, dense, rtol=1e-4, atol=1e-4)
 
 
+def test_calibration_wants_ids_not_text():
+    model = tiny_llama(2)
+    for wrong in ("text", prompt(80)[0]):
+        with pytest.raises(TypeError, match=r"ids \[1, T\]"):
+            Proxy.calibrate(model, wrong)
+
+
 def test_what_the_proxy_cannot_do_it_says():
     sizes = {"n_layers": 2, "hidden": HIDDEN, "n_kv_heads": HEADS, "head_dim": DIM}
     for wrong in (8, 24, 64):

@@ -8,6 +8,7 @@ import torch
 from sparda.forecast import Shape
 from sparda.selectors import LayerView, Waiting, make
 from sparda.selectors.replay import Replay
+from sparda.selectors.waiting import waiting
 from sparda.spec import Sparsity
 
 RULE = Sparsity(6, local_blocks=1)
@@ -39,7 +40,8 @@ def test_options_and_what_is_said_of_the_inner_selector_pass_through():
 
 
 def test_no_layers_is_the_selector_itself():
-    assert make("query").waits == frozenset()
+    query = make("query")
+    assert waiting(query, frozenset()) is query
 
 
 @pytest.mark.parametrize("name", ["query@", "query@x", "query@7,8", "query@-1", "query@7+"])
