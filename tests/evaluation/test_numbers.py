@@ -1,0 +1,83 @@
+"""The numbers of an evaluation on answers and recalls small enough to check by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparda.engine.weights import from_hugging_face
+from sparda.evaluation import accuracy, recall
+from sparda.evaluation.accuracy import Result
+from sparda.evaluation.statistics import wilson
+from sparda.selectors import make
+from sparda.spec import Sparsity
+
+RUN = {"date": "2026-01-01", "commit": "a"}
+CELL = {"model": "tiny", "text": "x", "context": 400, "n": 8, "seed": 0, **RUN}
+
+
+def result(method, right, task="niah_single_noise", of=1):
+    return Result(method, task, 4096, 64 if method == "dense" else 8, right, of, [""] * len(right), 0.0)
+
+
+def test_an_interval_is_over_the_samples_and_not_over_their_answers():
+    row, _ = result("sparse", [4, 2, 0, 4], of=4).rows("tiny", 0, RUN)
+    limits = float(row["ci_low"]), float(row["ci_high"])
+    assert limits == pytest.approx(wilson(2.5, 4), rel=1e-3)
+
+
+@pytest.mark.parametrize(("right", "counts"), [([1, 0, 0, 0, 0], False), ([1, 0, 0, 1, 0], True)])
+def test_a_task_that_dense_solves_a_fifth_of_does_not_count(right, counts):
+    """Neither is it asked of other methods, nor is it in the average of pairs."""
+    asked = []
+
+    def work(jobs):
+        for job in jobs:
+            asked.append(job.method)
+            yield result(job.method, right)
+
+    options = {"contexts": [4096], "shares": [0.125], "done": lambda _: None}
+    accuracy.measure(work, methods=["dense", "sparse"], names=["niah_single_noise"], **options)
+    assert asked == ["dense", *["sparse"] * counts]
+    samples = [result(method, right).rows("tiny", 0, RUN)[1] for method in ("dense", "sparse")]
+    assert ("average" in {row["task"] for row in accuracy.pairs(samples)}) == counts
+
+
+def measures(*mass):
+    """(method, k) -> [L, H, 3] of one sequence, of its mass recall by layer; the rest is one half."""
+    found = torch.full((len(mass), 2, 3), 0.5, dtype=torch.float64)
+    found[..., 0] = torch.tensor(mass, dtype=torch.float64)[:, None]
+    return found
+
+
+def of_all_layers(found, method):
+    made = recall.rows(found, **CELL)
+    (row,) = [r for r in made if r["method"] == method and r["layer"] == r["head"] == recall.MEAN]
+    return row
+
+
+def test_the_mean_over_layers_leaves_out_layer_0():
+    assert float(of_all_layers([{("sparse", 5): measures(0.0, 1.0, 1.0)}] * 2, "sparse")["mass_recall"]) == 1
+
+
+def test_a_gain_is_paired_sequence_by_sequence():
+    """Both methods vary alike between the texts, so the gain is known without doubt."""
+    found = [
+        {("sparse", 5): measures(0, base, base), ("sparda", 5): measures(0, base + 0.125, base + 0.125)}
+        for base in (0.25, 0.5, 0.75)
+    ]
+    ours, base = (of_all_layers(found, method) for method in ("sparda", "sparse"))
+    assert [float(ours[name]) for name in ("gain", "gain_low", "gain_high")] == [0.125] * 3
+    assert float(ours["mass_low"]) < float(ours["mass_recall"]) < float(ours["mass_high"])
+    assert [float(base[name]) for name in ("gain", "gain_low", "gain_high")] == [0] * 3
+
+
+def test_a_hit_is_a_wanted_block_that_the_place_before_had(tiny):
+    """Position 47 reads blocks 0 to 2; position 48 wants 0 to 3, one of which is new."""
+    tokens = torch.randint(2, 90, (60,), generator=torch.Generator().manual_seed(1))
+    rule = Sparsity(budget_blocks=8, block_size=16, local_blocks=1, window=16, stride=8)
+    decoder = from_hugging_face(tiny.model, 60)
+    found = recall.recall_of(
+        decoder, tokens, torch.tensor([47, 48]), {"streaming": make("streaming")}, [rule]
+    )
+    torch.testing.assert_close(found["streaming", 8][..., 2].float(), torch.full((3, 2), 0.75))
