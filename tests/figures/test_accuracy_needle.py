@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparda.evaluation.accuracy import Result
 from sparda.evaluation import exchange
+from sparda.evaluation.accuracy import Result
 from sparda.evaluation.needle import NEEDLE
 from sparda.figures import accuracy_data, accuracy_needle
 from sparda.measure import tables
@@ -38,7 +38,12 @@ def test_gains_over_the_query_are_one_methods_at_the_nearest_place():
     rows = accuracy_data.numbers(pd.DataFrame([*some, *needle_rows(8192, 16)]))
     gains = accuracy_needle.needle_gains(rows, 4000, 9)
     assert set(gains["gain"]) == {-0.1}
-    assert list(zip(gains["task"], gains["layer"], strict=True)) == [(NOISE, 0), (NOISE, 1), (PROSE, 0), (PROSE, 1)]
+    assert list(zip(gains["task"], gains["layer"], strict=True)) == [
+        (NOISE, 0),
+        (NOISE, 1),
+        (PROSE, 0),
+        (PROSE, 1),
+    ]
 
 
 @pytest.fixture
