@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from sparda import metrics
+from sparda.cache import rotate
 from sparda.engine.decoder import Decoder
 from sparda.evaluation.statistics import mean_interval
 from sparda.kernels import block_mass, rotate_prompt
@@ -107,8 +108,9 @@ def recall_of(
 def choice(selector: Selector, view: LayerView, seen: Seen, decoder: Decoder) -> Tensor:
     """Block ids [1, H, t, k] of one method."""
     if selector.looks_ahead:
-        cos, sin = (table[view.positions] for table in (decoder.cos, decoder.sin))
-        view = replace(view, ahead=selector.look_ahead(view.layer, seen.before, cos, sin))
+        cos, sin = (table[view.positions][:, None] for table in (decoder.cos, decoder.sin))
+        heads = selector.look_ahead(view.layer, seen.before).unflatten(-1, (-1, decoder.head_dim))
+        view = replace(view, ahead=rotate(heads.transpose(1, 2), cos, sin))
     if selector.own_index:
         view = replace(view, stored=None)
     return selector.select(view).long()

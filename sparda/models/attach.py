@@ -11,23 +11,31 @@ leaving the context restores that, also after an exception.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparda.attention import block_attention, dense_attention
 from sparda.forecast import Shape
+from sparda.models import interface
+from sparda.models.check import checked
+from sparda.models.layers import attention_layers, head_dim, layer_index
+from sparda.models.phase import PHASES, Places
 from sparda.models.probe import Probe
+from sparda.models.rotary import Rotary
 from sparda.selectors import All, LayerView, Selector, make
 from sparda.spec import Sparsity, check_sparsity
 
-PHASES = ("prefill", "decode")
 _ATTACHED: WeakKeyDictionary[nn.Module, Attachment] = WeakKeyDictionary()  # attention module -> who serves it
+_attention_layers = attention_layers
 
 
 @dataclass
@@ -38,58 +46,98 @@ class Attachment:
     sparsity: Sparsity
     phases: frozenset[str]
     probe: Probe | None = None
-    _seen: dict[int, tuple] = field(default_factory=dict, repr=False)  # layer -> attention input, cos, sin
+    places: Places = field(default_factory=Places, repr=False)
+    _rotaries: list[Rotary] = field(default_factory=list, repr=False)
+    # of each forward pass, known by its rotary angles: layer -> what foresees its choice. A pass that gradient
+    # checkpointing computes again has the same angles, and finds what it found the first time.
+    _foreseen: MutableMapping[Tensor, dict[int, Tensor]] = field(
+        default_factory=WeakTensorKeyDictionary, repr=False
+    )
+    _entered: threading.local = field(default_factory=threading.local, repr=False)
 
-    def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale) -> Tensor:
+    def attention(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None
+    ) -> Tensor:
         """q [B, H_q, T_q, d], k and v [B, H, T, d] post-RoPE -> [B, H_q, T_q, d]."""
+        if not (waiting := self._waiting(module)):
+            raise RuntimeError("a layer's attention was called past the layer itself; run the whole model")
+        ahead, cache = waiting.pop()
+        first = k.shape[2] - q.shape[2]
+        n_prompt = max(0, min(q.shape[2], self.places.reply(cache, first, k.shape[2]) - first))
         padding = _left_padding(mask, k)
-        positions = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device) - padding[:, None]
+        positions = torch.arange(first, k.shape[2], device=q.device) - padding[:, None]
         positions = positions.clamp(min=0)  # [B, T_q]; padding queries are computed and never read
         k, v = _align(k, padding), _align(v, padding)
-        sparse = ("decode" if q.shape[2] == 1 else "prefill") in self.phases
-        sparse = sparse and not isinstance(self.selector, All)
-        if not sparse and self.probe is None:
+        parts = {"prefill": slice(0, n_prompt), "decode": slice(n_prompt, q.shape[2])}
+        dense = [
+            part for phase, part in parts.items() if phase not in self.phases or isinstance(self.selector, All)
+        ]
+        if self.probe is None and sum(part.stop - part.start for part in dense) == q.shape[2]:
             return dense_attention(q, k, v, positions, scale=scale)
-        view = LayerView(layer, q, k, positions, self.sparsity, scale, self._ahead(layer))
+        view = LayerView(layer_index(module), q, k, positions, self.sparsity, scale, ahead)
         ids = self.selector.select(view)  # [B, H, T_q, k]
         if self.probe is not None:
-            self.probe.record(self.selector, view, ids)
-        if not sparse:
-            return dense_attention(q, k, v, positions, scale=scale)
-        return block_attention(q, k, v, ids, positions, block_size=self.sparsity.block_size, scale=scale)
-
-    def _ahead(self, layer: int) -> Tensor | None:
-        """What the layer before knew of this one's choice; layer 0 has only itself."""
-        if not self.selector.looks_ahead:
-            return None
-        return self.selector.look_ahead(layer, *self._seen.get(layer - 1, self._seen[layer]))
-
-    def watch(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: keeps the normed attention input of the layer before, and its rotary angles."""
-        layer = _layer_index(module)
-        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        if "position_embeddings" not in kwargs:
-            raise TypeError(
-                f"selector {self.selector.name!r} needs the rotary angles, which this model does not hand to "
-                "its attention by name; use a selector that does not look ahead"
+            self.probe.record(self.selector, view, ids, decoding=n_prompt == 0)
+        out = [
+            dense_attention(q[:, :, part], k, v, positions[:, part], scale=scale)
+            if part in dense
+            else block_attention(
+                q[:, :, part], k, v, ids[:, :, part], positions[:, part],
+                block_size=self.sparsity.block_size, scale=scale,
             )
-        cos, sin = kwargs["position_embeddings"]  # [B or 1, T_q, d], both halves alike
-        angles = (x[..., : x.shape[-1] // 2].expand(hidden.shape[0], -1, -1).float() for x in (cos, sin))
-        self._seen[layer] = (hidden, *angles)
-        self._seen.pop(layer - 2, None)
+            for part in parts.values() if part.start < part.stop
+        ]  # fmt: skip
+        return torch.cat(out, 2) if len(out) > 1 else out[0]
+
+    def _waiting(self, module: nn.Module) -> list[tuple[Tensor | None, Any]]:
+        """What ``enter`` has handed to this layer's attention, in this thread; the innermost call last."""
+        if not hasattr(self._entered, "calls"):
+            self._entered.calls = defaultdict(list)
+        return self._entered.calls[module]
+
+    def enter(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook: what the layer before foresaw, and the cache that says where the text stands."""
+        if module.config._attn_implementation != "sparda":  # type: ignore[union-attr]
+            return  # it is being checked
+        ahead = None
+        if self.selector.looks_ahead:
+            hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            ahead = self._look_ahead(module, hidden, *kwargs["position_embeddings"])
+        self._waiting(module).append((ahead, kwargs.get("past_key_values")))
+
+    def _look_ahead(self, module: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Foresee the next layer's choice; return what the layer before foresaw of this one's."""
+        layer, foreseen = layer_index(module), self._foreseen.setdefault(cos, {})
+        targets = ([0] if layer == 0 else []) + ([layer + 1] if layer + 1 < len(self._rotaries) else [])
+        for target in targets:
+            rotary = self._rotaries[target]
+            angles = [x[:, None].expand(len(hidden), -1, -1, -1) for x in rotary.angles(cos, sin)]
+            flat = self.selector.look_ahead(target, hidden)
+            heads = flat.unflatten(-1, (-1, head_dim(module))).transpose(1, 2)  # [B, n, T_q, d]
+            foreseen[target] = rotary.turn(heads, *angles)
+        if layer not in foreseen:
+            raise RuntimeError(
+                f"layer {layer} runs without the layer before it, which chooses its blocks; run the whole model, "
+                "or use a selector that does not look ahead, such as 'query'"
+            )
+        again = torch.is_grad_enabled() or module.training  # may be computed again, by gradient checkpointing
+        return foreseen[layer] if again else foreseen.pop(layer)
 
 
 @contextmanager
 def attach(
     model: nn.Module, *, selector: str | Selector = "query", sparsity: Sparsity,
-    phases: str | Collection[str] = PHASES, probe: bool | Probe = False, **selector_options,
+    phases: str | Collection[str] = PHASES, probe: bool | Probe = False, check: bool = True,
+    **selector_options,
 ) -> Iterator[Attachment]:  # fmt: skip
     """Serve the model's attention by a selector while the context is open.
 
     selector : a name of ``sparda.selectors.SELECTORS`` with its options as keywords, or a Selector
     sparsity : block size, forced blocks and budget, see ``sparda.spec.Sparsity``
-    phases   : where attention is sparse; () leaves it dense and only lets the probe watch the selector
+    phases   : where attention is sparse; () leaves it dense and only lets the probe watch the selector.
+               "decode" is all that comes after the first generated token, see ``sparda.models.phase``
     probe    : True or a Probe to record every layer's choice
+    check    : hold our attention and the selector's view of a layer to one short forward pass of the model
 
     Raises ValueError for an unknown selector or phase, TypeError for a model that cannot be served,
     RuntimeError if the model is already attached.
@@ -99,95 +147,61 @@ def attach(
     if unknown := phases - set(PHASES):
         raise ValueError(f"unknown phases {sorted(unknown)}; choose from {', '.join(PHASES)}")
     watcher = Probe() if probe is True else probe or None
-    layers = _attention_layers(model)
-    _check_windows(layers[0].config)
-    here = layers[0].k_proj.weight
-    chooser = make(selector, **selector_options).to(here.device, here.dtype)
+    layers = attention_layers(model)
+    chooser = make(selector, **selector_options)
     chooser.check(Shape.of(model))
-    attachment = Attachment(chooser, sparsity, frozenset(phases), watcher)
     if any(module in _ATTACHED for module in layers):
         raise RuntimeError("this model is already attached; leave the first `with sparda.attach(...)` block")
-    config: Any = layers[0].config
-    before = config._attn_implementation
-    _register()
-    hooks = []
-    try:
+    if any(module.config._attn_implementation == "sparda" for module in layers):
+        raise RuntimeError(
+            "this model shares its config object with one that is attached; make it from a copy: "
+            "copy.deepcopy(config)"
+        )
+    rotaries = checked(model, looks_ahead=chooser.looks_ahead) if check or chooser.looks_ahead else []
+    here = layers[0].k_proj.weight
+    if not here.is_meta:
+        chooser = chooser.to(here.device, model.dtype)
+    attachment = Attachment(chooser, sparsity, frozenset(phases), watcher, _rotaries=rotaries)
+    interface.register("sparda", _attention_function, _mask_function)
+    with ExitStack() as stack:
         for module in layers:
             _ATTACHED[module] = attachment
-            if attachment.selector.looks_ahead:
-                hooks.append(module.register_forward_pre_hook(attachment.watch, with_kwargs=True))
-        config._attn_implementation = "sparda"
+            stack.callback(_ATTACHED.pop, module, None)
+            hook = module.register_forward_pre_hook(attachment.enter, with_kwargs=True)
+            stack.callback(hook.remove)
+        stack.enter_context(attachment.places.watching(model))
+        stack.enter_context(interface.serving(layers, "sparda"))
         yield attachment
-    finally:
-        config._attn_implementation = before
-        for hook in hooks:
-            hook.remove()
-        for module in layers:
-            _ATTACHED.pop(module, None)
-        attachment._seen.clear()
-
-
-def _attention_layers(model: nn.Module) -> list[Any]:
-    wanted = ("layer_idx", "config", "q_proj", "k_proj", "v_proj", "o_proj")
-    layers = [m for m in model.modules() if all(hasattr(m, name) for name in wanted)]
-    if not layers:
-        raise TypeError(
-            f"{type(model).__name__} has no attention layers with q_proj, k_proj, v_proj and o_proj; "
-            "attach() serves Llama-family decoders of transformers 5 (Llama, Qwen, Mistral, SmolLM, ...)"
-        )
-    return layers
-
-
-def _check_windows(config: Any) -> None:
-    kinds = set(getattr(config, "layer_types", None) or [])
-    window = getattr(config, "sliding_window", None)
-    if "sliding_attention" in kinds or (not kinds and window):
-        raise TypeError(
-            f"attach() serves plain causal attention; this model has a sliding window of {window} tokens; "
-            "if your texts are shorter, load it with sliding_window=None in its config"
-        )
-
-
-def _layer_index(module: nn.Module) -> int:
-    return int(module.layer_idx)  # type: ignore[arg-type]
-
-
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register("sparda", _attention_function)
-    AttentionMaskInterface.register("sparda", _mask_function)
 
 
 def _attention_function(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
     """Signature of transformers' attention interface; returns [B, T_q, H_q, d] and no weights."""
     if module not in _ATTACHED:
-        raise RuntimeError("this model asks for 'sparda' attention outside of `with sparda.attach(model):`")
-    for name in ("sliding_window", "softcap", "s_aux"):
-        if kwargs.get(name) is not None:
-            raise TypeError(f"attach() serves plain causal attention; this model uses {name} in its layers")
-    if dropout:
-        raise TypeError("attach() has no attention dropout; call model.eval() or set attention_dropout to 0")
-    layer = _layer_index(module)
-    out = _ATTACHED[module].attention(layer, query, key, value, attention_mask, scaling)
+        raise RuntimeError(
+            "this model asks for 'sparda' attention outside of `with sparda.attach(model):`; if it shares its "
+            "config object with a model that is attached, make it from a copy: copy.deepcopy(config)"
+        )
+    interface.check_plain(key.shape[2], dropout, kwargs)
+    out = _ATTACHED[module].attention(module, query, key, value, attention_mask, scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
 def _mask_function(
-    batch_size, q_length, kv_length, q_offset=0, mask_function=None, attention_mask=None, **kwargs
-):
+    batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+    local_size=None, device=None, **kwargs,
+):  # fmt: skip
     """Keep the 2-D padding mask [B, T] (or None): positions already say what is causal."""
-    from transformers.masking_utils import causal_mask_function
-
-    if mask_function is not causal_mask_function:
-        raise TypeError(
-            "attach() serves plain causal attention; packed sequences, sliding windows and custom masks "
-            "need one sequence per row and a model without them"
-        )
-    if int(q_offset) + q_length != kv_length:
+    if local_size is not None and int(q_offset) + q_length > local_size:
+        raise TypeError(interface.too_long(int(q_offset) + q_length, local_size))
+    if int(q_offset) + q_length != kv_length or int(kv_offset):
         raise TypeError(
             "attach() needs a cache that grows with the text, and this one has its full length already; "
             "use transformers' DynamicCache, the default, and not a static cache"
+        )
+    if not interface.same_as_causal(mask_function, batch_size, q_length, kv_length, device):
+        raise TypeError(
+            "attach() serves plain causal attention; packed sequences, sliding windows and custom masks "
+            "need one sequence per row and a model without them"
         )
     return attention_mask
 

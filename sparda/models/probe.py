@@ -84,14 +84,19 @@ class Probe:
         columns = ["step", "layer", "sequence", "head", "position", "agreement", "mass_recall", "hit_rate"]
         return pd.DataFrame(rows, columns=columns)
 
-    def record(self, selector: Selector, view: LayerView, block_ids: Tensor) -> None:
-        """Called by ``attach`` after each selection; measures only the recorded queries."""
+    def record(
+        self, selector: Selector, view: LayerView, block_ids: Tensor, decoding: bool = True
+    ) -> None:
+        """Called by ``attach`` after each selection; measures only the recorded queries.
+
+        decoding : False for a pass that reads a prompt, which has no step before it
+        """
         n_queries = view.queries.shape[2]
         part = slice(0 if self.queries is None else max(0, n_queries - self.queries), n_queries)
         seen, ids = view.at(part), block_ids[:, :, part]
         step = self._passes.get(view.layer, 0)
         measured = self._measured(selector, seen, ids) if self.measures else _unmeasured(ids)
-        hits = self._hit_rate(view, block_ids, n_queries)
+        hits = self._hit_rate(view, block_ids, decoding and n_queries == 1)
         self.records.append(
             Record(
                 step=step,
@@ -116,9 +121,9 @@ class Probe:
             "mass_recall": metrics.mass_recall(mass, ids),
         }
 
-    def _hit_rate(self, view: LayerView, block_ids: Tensor, n_queries: int) -> Tensor:
+    def _hit_rate(self, view: LayerView, block_ids: Tensor, step: bool) -> Tensor:
         before = self._latest.get(view.layer)
-        if before is None or n_queries > 1:  # a prompt only seeds
+        if before is None or not step:  # a prompt only seeds
             return torch.full(block_ids.shape[:2], float("nan"))
         return metrics.hit_rate(before, block_ids[:, :, -1])
 

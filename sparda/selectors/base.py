@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sparda import blocks
 from sparda.attention import query_slices
-from sparda.cache import rotate
 from sparda.forecast import Shape
 from sparda.kernels import compress_keys, select_topk
 from sparda.spec import Sparsity
@@ -28,7 +27,7 @@ class LayerView:
     queries    : [B, H_q, T_q, d] post-RoPE
     keys       : [B, H, T, d] post-RoPE, index = position; None where they are offloaded
     positions  : [B, T_q] int64
-    ahead      : what ``Selector.look_ahead`` made of the layer before, [B, n, T_q, d]
+    ahead      : what ``Selector.look_ahead`` made of the layer before, rotated, [B, n, T_q, d]
     stored     : what scores read of the past, where it is kept already: compressed keys [B, H, N_c, d], or
                  the selector's own index [B, H, T, r]; needed where keys is None
     """
@@ -113,16 +112,13 @@ class Selector(ABC):
         """
         raise NotImplementedError(f"selector {self.name!r} does not look ahead")
 
-    def look_ahead(self, layer: int, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Apply ``ahead_weights``: what is handed back as ``view.ahead``, [B, n, T_q, d].
+    def look_ahead(self, layer: int, hidden: Tensor) -> Tensor:
+        """Apply ``ahead_weights``, [B, T_q, n * d]; once rotated it is handed back as ``view.ahead``.
 
         layer  : the layer that will be selected for
         hidden : [B, T_q, hidden] normed attention input of the layer before (for layer 0: its own)
-        cos, sin : [B, T_q, d/2] float32 rotary angles of those positions
         """
-        flat = torch.nn.functional.linear(hidden, self.ahead_weights(layer))
-        heads = flat.unflatten(-1, (-1, 2 * cos.shape[-1])).transpose(1, 2)
-        return rotate(heads, cos[:, None], sin[:, None])
+        return torch.nn.functional.linear(hidden, self.ahead_weights(layer).to(hidden))
 
     def index_keys(self, layer: int, keys: Tensor) -> Tensor:
         """For ``own_index``: post-RoPE keys [B, H, t, d] -> rows of the index [B, H, t, r]."""

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparda.cache import rotate
 from sparda.kernels import score_blocks
 from sparda.selectors.base import LayerView, Selector
 
@@ -101,32 +100,32 @@ class Proxy(Selector):
         TypeError: a model whose queries are not a linear map of their input. ValueError: a text too short, or
         channels that do not fit.
         """
-        from sparda.models.attach import _attention_layers
+        from sparda.models.check import query_weights
+        from sparda.models.layers import attention_layers, head_dim
+        from sparda.models.observe import observing
 
         if not isinstance(tokens, Tensor) or tokens.ndim != 2:
             raise TypeError(
                 "tokens are ids [1, T], as tokenizer(text, return_tensors='pt').input_ids gives them"
             )
-        layers = _attention_layers(model)
-        r = _channels(channels, layers[0].head_dim)
-        if tokens.numel() < layers[0].head_dim:
-            raise ValueError(f"calibrate on at least {layers[0].head_dim} tokens, got {tokens.numel()}")
-        weights = [_group_weights(module) for module in layers]
-        moments: dict[int, Tensor] = {}
+        layers = attention_layers(model)
+        d = head_dim(layers[0])
+        r = _channels(channels, d)
+        if tokens.numel() < d:
+            raise ValueError(f"calibrate on at least {d} tokens, got {tokens.numel()}")
+        moments: list[Tensor] = []  # Q^T Q of each group's queries, [H, d, d] float64, layer by layer
 
-        def watch(module: Any, _: tuple, kwargs: dict[str, Any]) -> None:
-            moments[module.layer_idx] = _moments(
-                module, kwargs["hidden_states"], kwargs["position_embeddings"]
-            )
+        def see(module: Any, q: Tensor, k: Tensor) -> None:
+            grouped = q.double().unflatten(1, (k.shape[1], -1))  # [B, H, G, T, d]
+            moments.append(torch.einsum("bhgtd,bhgte->hde", grouped, grouped))
 
-        hooks = [module.register_forward_pre_hook(watch, with_kwargs=True) for module in layers]
-        try:
+        own = query_weights(model)
+        with observing(layers, see):
             model.base_model(tokens, use_cache=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        heads = [w.float().unflatten(0, (len(m), -1, d)).sum(1) for w, m in zip(own, moments, strict=True)]
+        weights = [w.flatten(0, 1).to(own[0].dtype) for w in heads]
         # eigenvectors of Q^T Q, in ascending order, are the right singular vectors of Q
-        skew = [torch.linalg.eigh(moments[m.layer_idx]).eigenvectors[..., -r:].flip(-1) for m in layers]
+        skew = [torch.linalg.eigh(m).eigenvectors[..., -r:].flip(-1) for m in moments]
         return cls(weights, [s.to(w) for s, w in zip(skew, weights, strict=True)])
 
 
@@ -138,25 +137,3 @@ def _channels(channels: int | None, head_dim: int) -> int:
             "the paper keeps a quarter"
         )
     return r
-
-
-def _group_weights(module: Any) -> Tensor:
-    """W_Q summed over the heads of each group: [H_q * d, hidden] -> [H * d, hidden]."""
-    if module.q_proj.bias is not None or hasattr(module, "q_norm"):
-        raise TypeError(
-            "the proxy sums query weights over a group, which needs queries without bias and without a norm; "
-            "use a Llama-style model, or another selector"
-        )
-    n_kv_heads = module.k_proj.out_features // module.head_dim
-    heads = module.q_proj.weight.float().unflatten(0, (n_kv_heads, -1, module.head_dim))  # [H, G, d, hidden]
-    return heads.sum(1).flatten(0, 1).to(module.q_proj.weight.dtype)
-
-
-def _moments(module: Any, hidden: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """Q^T Q of each group's post-RoPE queries, [H, d, d] float64."""
-    half = module.head_dim // 2
-    cos, sin = (x[:, None, :, :half].float() for x in angles)  # [B or 1, 1, T, d/2]
-    q = module.q_proj(hidden).unflatten(-1, (-1, module.head_dim)).transpose(1, 2)  # [B, H_q, T, d]
-    n_kv_heads = module.k_proj.out_features // module.head_dim
-    grouped = rotate(q, cos, sin).double().unflatten(1, (n_kv_heads, -1))  # [B, H, G, T, d]
-    return torch.einsum("bhgtd,bhgte->hde", grouped, grouped)

@@ -34,8 +34,8 @@ class Wrapped(Selector):
     def ahead_weights(self, layer: int) -> Tensor:
         return self.inner.ahead_weights(layer)
 
-    def look_ahead(self, layer: int, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return self.inner.look_ahead(layer, hidden, cos, sin)
+    def look_ahead(self, layer: int, hidden: Tensor) -> Tensor:
+        return self.inner.look_ahead(layer, hidden)
 
     def index_keys(self, layer: int, keys: Tensor) -> Tensor:
         return self.inner.index_keys(layer, keys)

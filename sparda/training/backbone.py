@@ -6,21 +6,22 @@ while the layer runs, at the sampled queries only, so that memory does not grow 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparda import distill
 from sparda.distill import Recipe
 from sparda.kernels import compress_keys
-from sparda.models.attach import _attention_layers, _check_windows
+from sparda.models import interface
+from sparda.models.check import checked
+from sparda.models.layers import attention_layers, sliding_window
+from sparda.models.observe import observing
+from sparda.models.rotary import Rotary
 from sparda.spec import Sparsity
-
-_WATCHED: dict[int, Backbone] = {}  # id of an attention module -> who watches it
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Seen:
     compressed : [L, B, H, N_c, d]
     target     : [L, B, H, P, N or N_c] float32, the teacher
     positions  : [P] int64 on the CPU, ascending, shared by the sequences
-    cos, sin   : [P, d/2] float32
+    cos, sin   : [P, r/2] float32, by which ``rotary`` turns
     queries    : [L, B, H_q, P, d], kept on request
     """
 
@@ -43,6 +44,7 @@ class Seen:
     cos: Tensor
     sin: Tensor
     queries: Tensor | None = None
+    rotary: Rotary = field(default_factory=Rotary)
 
     def at(self, where: Tensor, who: slice = slice(None)) -> Seen:
         """Some of the sampled positions (indices on the CPU, ascending), and of the sequences."""
@@ -64,7 +66,7 @@ class Seen:
         whole = {}
         for name in (f.name for f in fields(Seen)):
             values = [getattr(part, name) for part in parts]
-            per_sequence = values[0] is not None and values[0].dim() > 2
+            per_sequence = isinstance(values[0], Tensor) and values[0].dim() > 2
             whole[name] = torch.cat(values, 1) if per_sequence else values[0]
         return Seen(**whole)
 
@@ -81,8 +83,14 @@ class Backbone:
     _taken: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
-        self.layers = _attention_layers(self.model)
-        _check_windows(self.layers[0].config)
+        self.layers = attention_layers(self.model)
+        kinds = set(checked(self.model, looks_ahead=True))
+        if len(kinds) > 1:
+            raise TypeError(
+                "a Forecast is trained for models whose layers all rotate in one way, and some of this one's do "
+                "not rotate; use a selector that needs no training, such as 'query'"
+            )
+        self.rotary = kinds.pop()
         self.model.eval().requires_grad_(False)
 
     @torch.no_grad()
@@ -90,9 +98,15 @@ class Backbone:
         """One forward pass of tokens [B, T]; positions [P] int64 on the CPU, ascending."""
         if positions.device.type != "cpu" or int(positions[-1]) >= tokens.shape[1]:
             raise ValueError("positions stay on the CPU, ascend, and lie inside the sequences")
+        window = sliding_window(self.layers[0].config)
+        if window is not None and tokens.shape[1] > window:
+            raise TypeError(interface.too_long(tokens.shape[1], window))
         self._positions = positions
         self._taken = {name: [] for name in ("inputs", "compressed", "target", "queries", "angles")}
-        with self._watching():
+        with ExitStack() as stack:
+            for module in self.layers:
+                stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            stack.enter_context(observing(self.layers, self.attend))
             self.model.base_model(tokens, use_cache=False)
         inputs = self._taken["inputs"]
         cos, sin = self._taken["angles"]
@@ -104,9 +118,10 @@ class Backbone:
             cos,
             sin,
             torch.stack(self._taken["queries"]) if self.keep_queries else None,
+            self.rotary,
         )
 
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor) -> None:
+    def attend(self, module: Any, q: Tensor, k: Tensor) -> None:
         """Called with a layer's post-RoPE queries [B, H_q, T, d] and keys [B, H, T, d]."""
         sampled, k = q[:, :, self._at(q)], k.contiguous()
         self._taken["compressed"].append(compress_keys(k, self.sparsity))
@@ -119,43 +134,10 @@ class Backbone:
     def _at(self, like: Tensor) -> Tensor:
         return self._positions.to(like.device, non_blocking=True)  # type: ignore[union-attr]
 
-    def _enter(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _enter(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         at = self._at(hidden)
         self._taken["inputs"].append(hidden[:, at])
         if not self._taken["angles"]:
-            half = self.layers[0].head_dim // 2
-            self._taken["angles"] = [x[0, at, :half].float() for x in kwargs["position_embeddings"]]
-
-    @contextmanager
-    def _watching(self) -> Iterator[None]:
-        _register()
-        config: Any = self.layers[0].config
-        before = config._attn_implementation
-        hooks = [m.register_forward_pre_hook(self._enter, with_kwargs=True) for m in self.layers]
-        _WATCHED.update({id(m): self for m in self.layers})
-        config._attn_implementation = "sparda-observe"
-        try:
-            yield
-        finally:
-            config._attn_implementation = before
-            for hook in hooks:
-                hook.remove()
-            for module in self.layers:
-                _WATCHED.pop(id(module), None)
-
-
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register("sparda-observe", _attention_function)
-    AttentionMaskInterface.register("sparda-observe", sdpa_mask)
-
-
-def _attention_function(module, query, key, value, attention_mask, **kwargs):
-    """The model's own attention, watched."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    _WATCHED[id(module)].attend(module, query, key)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+            angles = self.rotary.angles(*kwargs["position_embeddings"])
+            self._taken["angles"] = [x[0, at] for x in angles]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from sparda import distill
-from sparda.cache import rotate
 from sparda.distill import Recipe
 from sparda.forecast import Forecast
 from sparda.spec import Sparsity
@@ -37,21 +36,21 @@ class Student(nn.Module):
 
         init : "query", the queries of the layer to be chosen for, mean over each group (they guess well:
                inputs of neighbouring layers are alike), or "random"
-        """
-        from sparda.models.attach import _attention_layers
-        from sparda.selectors.proxy import _group_weights
 
-        layers = _attention_layers(model)
-        d, hidden = layers[0].head_dim, layers[0].k_proj.in_features
-        n_kv_heads = layers[0].k_proj.out_features // d
+        TypeError: a start from queries that are no linear map of their input
+        """
+        from sparda.models.check import query_weights
+        from sparda.models.layers import sizes
+
+        n_layers, hidden, n_kv_heads, d = sizes(model)
         generator = torch.Generator().manual_seed(seed)
-        spread = torch.randn(len(layers), n_kv_heads * heads * d, hidden, generator=generator) / hidden**0.5
+        spread = torch.randn(n_layers, n_kv_heads * heads * d, hidden, generator=generator) / hidden**0.5
         if init == "random":
-            return cls(spread.to(layers[0].k_proj.weight.device), n_kv_heads, d)
+            return cls(spread.to(model.device), n_kv_heads, d)
         if init != "query":
             raise ValueError(f"unknown init {init!r}; choose query or random")
-        group = layers[0].q_proj.out_features // (n_kv_heads * d)
-        weight = torch.stack([_group_weights(m).float() / group for m in layers])
+        own = torch.stack([w.float() for w in query_weights(model)])  # [L, H_q * d, hidden]
+        weight = own.unflatten(1, (n_kv_heads, -1, d)).mean(2).flatten(1, 2)
         weight = weight.unflatten(1, (n_kv_heads, d)).repeat_interleave(heads, 1).flatten(1, 2)
         noise = noise if heads == 1 else max(noise, 0.1)  # equal heads would stay equal
         return cls(weight + noise * weight.std() * hidden**0.5 * spread.to(weight), n_kv_heads, d)
@@ -72,7 +71,7 @@ class Student(nn.Module):
         layers, batch = seen.inputs.shape[:2]
         flat = seen.inputs.float().flatten(1, 2) @ self.folded().transpose(1, 2)  # [L, B * P, H * n * d]
         heads = flat.view(layers * batch, -1, *self.log_scale.shape[1:], self.head_dim).transpose(1, 2)
-        return rotate(heads, seen.cos, seen.sin)
+        return seen.rotary.turn(heads, seen.cos, seen.sin)
 
     def scores(self, seen: Seen, sparsity: Sparsity) -> Tensor:
         """Log scores of compressed keys, [L * B, H, P, N_c]."""

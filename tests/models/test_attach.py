@@ -165,14 +165,23 @@ def test_one_phase_may_be_named_alone_and_a_bare_number_is_no_sparsity(model):
         pass
 
 
-def test_a_sliding_window_model_is_refused():
+def test_a_model_with_a_sliding_window_is_served_up_to_the_window_and_no_further():
+    torch.manual_seed(0)
     config = transformers.MistralConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, vocab_size=50, sliding_window=16,
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=101, sliding_window=96,
     )  # fmt: skip
-    mistral = transformers.MistralForCausalLM(config).eval()
-    with pytest.raises(TypeError, match="sliding window of 16"), sparda.attach(mistral, sparsity=SMALL):
-        pass
+    windowed = transformers.MistralForCausalLM(config).eval()
+    config = copy.deepcopy(config)
+    config.sliding_window = None
+    plain = transformers.MistralForCausalLM(config).eval()
+    plain.load_state_dict(windowed.state_dict())
+    with sparda.attach(plain, sparsity=SMALL):
+        want = greedy(plain, prompt(80), 16)
+    with sparda.attach(windowed, sparsity=SMALL):
+        assert torch.equal(greedy(windowed, prompt(80), 16), want)
+        with pytest.raises(TypeError, match="see the last 96 tokens only: 97 are too many"):
+            windowed(prompt(97))
 
 
 @torch.no_grad()

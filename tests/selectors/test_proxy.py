@@ -35,8 +35,9 @@ def view(group, ahead=None, layer=1):
 
 def with_ahead(selector, layer, group):
     hidden, seen = view(group, layer=layer)
-    cos, sin = (x[:, -3:] for x in angles(TOKENS))
-    return hidden, view(group, selector.look_ahead(layer, hidden, cos, sin), layer)[1], seen
+    cos, sin = (x[:, None, -3:] for x in angles(TOKENS))
+    heads = selector.look_ahead(layer, hidden).unflatten(-1, (HEADS, DIM)).transpose(1, 2)
+    return hidden, view(group, rotate(heads, cos, sin), layer)[1], seen
 
 
 @pytest.mark.parametrize("group", [1, 3])
@@ -176,7 +177,10 @@ def test_what_the_proxy_cannot_do_it_says():
     with pytest.raises(ValueError, match="at least 32 tokens"):
         Proxy.calibrate(model, prompt(10))
     biased = transformers.Qwen2Config(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=101
-    )
-    with pytest.raises(TypeError, match="without bias"):
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, vocab_size=101,
+    )  # fmt: skip
+    biased = transformers.Qwen2ForCausalLM(biased).eval()
+    torch.nn.init.ones_(biased.model.layers[0].self_attn.q_proj.bias)
+    with pytest.raises(TypeError, match=r"linear map.*--init random"):
         Proxy.calibrate(transformers.Qwen2ForCausalLM(biased), prompt(80))

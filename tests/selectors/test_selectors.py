@@ -65,14 +65,14 @@ def test_random_draws_evenly():
 def test_the_forecast_chooses_by_dot_products_with_the_layer_before():
     weights = Weights.untrained(n_layers=5, hidden=32, n_kv_heads=2, head_dim=64)
     selector, seen = make("forecast", weights=weights), view()
-    hidden, flat = torch.randn(1, 4, 32), torch.zeros(1, 4, 32)
-    ahead = selector.look_ahead(3, hidden, flat + 1, flat)  # cos 1, sin 0: no rotation
+    hidden = torch.randn(1, 4, 32)
+    ahead = selector.look_ahead(3, hidden).unflatten(-1, (2, 64)).transpose(1, 2)  # not rotated
     assert torch.allclose(ahead[0, 1, 2], weights.future[2][64:] @ hidden[0, 2], atol=1e-5)
     scores = selector.block_scores(replace(seen, ahead=ahead))
     windows = blocks.compress_keys(seen.all_keys, seen.sparsity)[0, 1, 4 * 7 - 1 : 4 * 7 + 4]
     assert torch.allclose(scores[0, 1, 2, 7], (windows @ ahead[0, 1, 2]).max(), atol=1e-4)
-    own = selector.look_ahead(0, hidden, flat + 1, flat)
-    assert torch.allclose(own[0, 0, 0], weights.current[:64] @ hidden[0, 0], atol=1e-5)
+    own = selector.look_ahead(0, hidden)
+    assert torch.allclose(own[0, 0, :64], weights.current[:64] @ hidden[0, 0], atol=1e-5)
 
 
 def test_a_forecast_without_weights_or_without_the_layer_before_says_so():
@@ -82,7 +82,7 @@ def test_a_forecast_without_weights_or_without_the_layer_before_says_so():
     with pytest.raises(ValueError, match="needs the layer before"):
         make("forecast", weights=weights).select(view())
     with pytest.raises(NotImplementedError, match="does not look ahead"):
-        make("query").look_ahead(0, *torch.zeros(3, 1, 1, 2))
+        make("query").look_ahead(0, torch.zeros(1, 1, 2))
 
 
 def test_an_unknown_selector_or_option_names_the_known_ones():

@@ -1,0 +1,85 @@
+"""``attach``'s self-check: our attention against the model's own, and how every layer rotates.
+
+What is served is what was compared in one short forward pass of the real model (``sparda.models.watch``), not
+what a list of names promises.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from sparda.models.layers import attention_layers, head_dim, layer_index, linear_map
+from sparda.models.rotary import Rotary
+from sparda.models.watch import Layer, Pass, differs, watch
+
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[int, list[Rotary | None]]] = WeakKeyDictionary()  # by the model
+
+
+def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
+    """The rotation of every layer; empty where nothing looks ahead. A model is watched once.
+
+    TypeError, with one sentence: our attention is not the model's, or a layer's choice cannot be foreseen in the
+    layer before because its queries turn in a way that is not known.
+    """
+    layers = attention_layers(model)
+    known = _KNOWN.get(layers[0])
+    if known is None or known[0] != len(layers):
+        found = watch(model)
+        check_attention(found)
+        _KNOWN[layers[0]] = known = len(layers), [layer.rotary() for layer in found.layers]
+    if not looks_ahead:
+        return []
+    rotaries = known[1]
+    missing = [i for i, rotary in enumerate(rotaries) if rotary is None]
+    if missing or len(rotaries) != len(layers):
+        raise TypeError(
+            f"a choice one layer ahead has to turn as the queries of layer {(missing or [len(rotaries)])[0]} do, "
+            "and they turn in no way that is known here (halves or pairs of channels, by angles that the layer "
+            "is handed as position_embeddings); use a selector that does not look ahead, such as 'query'"
+        )
+    order = [layer_index(m) for m in layers]
+    if order != list(range(len(layers))):
+        raise TypeError(
+            f"a choice one layer ahead needs attention in every layer, and this model has it in layers "
+            f"{', '.join(map(str, order[:4]))}{', ...' if len(order) > 4 else ''} only; use a selector that does "
+            "not look ahead, such as 'query'"
+        )
+    return [rotary for rotary in rotaries if rotary is not None]
+
+
+def check_attention(found: Pass) -> None:
+    """TypeError: a layer answers otherwise than with plain causal attention."""
+    for layer in found.layers:
+        if differs(layer.ours, layer.answer, layer.tolerance):
+            raise TypeError(other_attention(layer))
+
+
+def other_attention(layer: Layer) -> str:
+    """The sentence for a layer whose attention is not ours."""
+    return (
+        f"{layer.name} does not compute plain causal attention of its queries, keys and values: on a short text "
+        "its answer differs from ours, so that no choice of blocks could be trusted; use the model unattached"
+    )
+
+
+def query_weights(model: nn.Module) -> list[Tensor]:
+    """The query weights of every layer, [H_q * d, hidden], adapters and quantisation counted.
+
+    TypeError: queries that are no linear map of their input, because a bias or a norm comes on top.
+    """
+    weights = []
+    for layer in watch(model).layers:
+        x, before = layer.x, layer.unrotated
+        w = linear_map(layer.module.q_proj, x.shape[-1], x.device, x.dtype)
+        heads = torch.nn.functional.linear(x, w).unflatten(-1, (-1, head_dim(layer.module))).transpose(1, 2)
+        if before is None or differs(heads, before, layer.tolerance):
+            raise TypeError(
+                "to guess a query one layer early by its own weights, it must be a linear map of the layer's "
+                f"input, and in {layer.name} a bias, a norm or a scale comes on top; use a selector without such "
+                "weights, such as 'query', or train a Forecast with `sparda train --init random`"
+            )
+        weights.append(w)
+    return weights

@@ -1,0 +1,93 @@
+"""Prompt or reply? That follows from the place in the text, not from how many tokens a pass reads.
+
+Decode is what comes after the first generated token: reading it, and all that follow. In ``model.generate``
+the prompt is what generate was given, so that a prompt in chunks, a pass that reads the whole text again
+(``use_cache=False``) and one that verifies several guessed tokens (prompt lookup, an assistant) are told apart
+from the same place. Where the model is called directly, a text begins with an empty cache; passes of several
+tokens go on with the prompt until a pass reads a single one, which begins the reply.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+PHASES = ("prefill", "decode")
+
+
+@dataclass
+class _Text:
+    """A text that is read through a cache: columns of its prompt, and whether its reply has begun."""
+
+    prompt: int
+    replying: bool = False
+
+
+@dataclass
+class Places:
+    """Where the replies of one attached model begin."""
+
+    _texts: WeakKeyDictionary[Any, _Text] = field(default_factory=WeakKeyDictionary)
+    _asked: threading.local = field(default_factory=threading.local)  # prompts of generate, innermost last
+
+    def reply(self, cache: Any, first: int, stop: int) -> int:
+        """Column of the first generated token, for a pass that reads columns ``first`` to ``stop``."""
+        if prompts := getattr(self._asked, "prompts", None):
+            return prompts[-1]
+        if cache is None:
+            return stop
+        text = self._texts.get(cache)
+        if text is None or first == 0:
+            text = self._texts[cache] = _Text(stop if first == 0 or stop > first + 1 else first)
+        if first == text.prompt and not text.replying:
+            if stop > first + 1:
+                text.prompt = stop  # the next chunk of the prompt
+            else:
+                text.replying = True
+        return text.prompt
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Learn from ``generate`` how long its prompt is, while the context is open."""
+        from transformers import GenerationMixin
+
+        with ExitStack() as stack:
+            for module in model.modules():
+                if isinstance(module, GenerationMixin):
+                    before = vars(module).get("generate")
+                    vars(module)["generate"] = self._learning(module.generate)
+                    stack.callback(_restore, module, before)
+            yield
+
+    def _learning(self, generate: Any) -> Any:
+        @functools.wraps(generate)
+        def learning(*args, **kwargs):
+            if not hasattr(self._asked, "prompts"):
+                self._asked.prompts = []
+            self._asked.prompts.append(_columns(args, kwargs))
+            try:
+                return generate(*args, **kwargs)
+            finally:
+                self._asked.prompts.pop()
+
+        return learning
+
+
+def _columns(args: tuple, kwargs: dict[str, Any]) -> int:
+    """Tokens of the longest prompt that ``generate`` is given, padding counted; a lone begin token is one."""
+    given = [*args[:1], *(kwargs.get(n) for n in ("inputs", "input_ids", "inputs_embeds", "attention_mask"))]
+    return max((x.shape[1] for x in given if isinstance(x, Tensor) and x.dim() > 1), default=1)
+
+
+def _restore(module: nn.Module, before: Any) -> None:
+    if before is None:
+        vars(module).pop("generate", None)
+    else:
+        vars(module)["generate"] = before
