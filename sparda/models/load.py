@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import logging
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,7 +72,8 @@ def load(
     the files elsewhere. ``trust_remote_code``: run Python code that comes with the model.
 
     KeyError: unknown name. FileNotFoundError: a directory or packaged weights that are not there.
-    ValueError: files that are altered, are pickles, or need code that was not asked for.
+    ValueError: files that are altered, incomplete, of other shapes than their config says, pickles, or that
+    need code that was not asked for. Tensors that the model has no use for are a UserWarning.
     ConnectionError: a hub id that cannot be fetched. ImportError: a missing package. TypeError: a dtype
     that is not a ``torch.dtype``.
     """
@@ -80,19 +83,39 @@ def load(
         raise ValueError("there is no CUDA device here, or this torch has none; use device='cpu'")
     if dtype is None and torch.device(device).type == "cpu":
         dtype = torch.float32
-    name = str(name_or_path)
+    name = find(name_or_path)
     if name in KNOWN:
         model, tokenizer = _load_packaged(KNOWN[name], name)
         return LoadedModel(model.to(device=device, dtype=dtype or model.dtype), tokenizer)
-    if name and Path(name).is_dir():
-        _check_directory(Path(name))
-    elif not _HUB_ID.fullmatch(name) or isinstance(name_or_path, Path):
+    model, tokenizer = _load_hugging_face(name, dtype=dtype, trust_remote_code=trust_remote_code)
+    return LoadedModel(model.to(device), tokenizer)
+
+
+def find(name_or_path: str | Path) -> str:
+    """What ``load`` would open: a known name, a directory (``~`` expanded) or a hub id; nothing is loaded.
+
+    KeyError: unknown name. FileNotFoundError: a path that is not there. ValueError: not a model's directory.
+    """
+    name = str(name_or_path)
+    if name in KNOWN:
+        return name
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        _check_directory(path)
+        return str(path)
+    if path.is_file():
+        raise ValueError(f"{path} is a file; pass the directory that it is in")
+    if isinstance(name_or_path, Path) or name.startswith((".", "~", "/")) or name.count("/") > 1:
+        raise FileNotFoundError(
+            f"there is no directory {name}; check the path, or pass a known name "
+            f"({', '.join(sorted(KNOWN))}) or a hub id such as owner/name"
+        )
+    if not _HUB_ID.fullmatch(name):
         raise KeyError(
             f"unknown model {name!r}; use a known name ({', '.join(sorted(KNOWN))}), "
             "an existing model directory, or a hub id such as owner/name"
         )
-    model, tokenizer = _load_hugging_face(name, dtype=dtype, trust_remote_code=trust_remote_code)
-    return LoadedModel(model.to(device), tokenizer)
+    return name
 
 
 def _load_packaged(known: Packaged, name: str) -> LoadedModel:
@@ -138,6 +161,8 @@ def packaged_file(name: str) -> Path:
 def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_code: bool) -> LoadedModel:
     """Load a directory or hub id through transformers (and our MiniCPM), from safetensors only."""
     transformers = _need("transformers")
+    from huggingface_hub.errors import StrictDataclassError
+
     from sparda.models import minicpm
 
     minicpm.register()
@@ -145,22 +170,51 @@ def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_co
     if not Path(where).is_dir() and not _hub_answers(where):
         asked["local_files_only"] = True  # what was fetched earlier still loads, without a minute of retries
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            where, dtype=dtype or "auto", use_safetensors=True, **asked
-        )
-        return LoadedModel(model.eval(), transformers.AutoTokenizer.from_pretrained(where, **asked))
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().split("\n")[0]
+        with _no_report():
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                where, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True,
+                ignore_mismatched_sizes=True, **asked,  # so that it says which, and does not raise
+            )  # fmt: skip
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **asked)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split("\n", 2)[:2]).strip()
+        if isinstance(error, KeyError | TypeError):
+            reason = f"transformers cannot read it ({error!r})"
         if "trust_remote_code" in str(error):
             raise ValueError(
                 f"{where} brings its own Python code; read it, then pass trust_remote_code=True to run it"
             ) from None
-        if Path(where).is_dir():
-            raise ValueError(f"{where} is not a complete decoder directory: {reason}") from None
+        if Path(where).is_dir() or not isinstance(error, OSError):
+            raise ValueError(f"{where} is not {_whole(where)}: {reason}") from None
         raise ConnectionError(
-            f"{where} could not be fetched from the hub ({reason}); check the id, the network and "
-            "HF_HUB_OFFLINE, or download it elsewhere and pass its directory"
+            f"there is no directory {where}, and it could not be fetched from the hub ({reason}); check the "
+            "id, the network and HF_HUB_OFFLINE, or download it elsewhere and pass its directory"
         ) from None
+    _check_complete(where, found)
+    return LoadedModel(model.eval(), tokenizer)
+
+
+def _whole(where: str) -> str:
+    return "a complete decoder directory" if Path(where).is_dir() else "a complete decoder"
+
+
+def _check_complete(where: str, found: dict[str, Any]) -> None:
+    """ValueError: weights that transformers would replace by random ones. A tied lm_head is not missing."""
+    advice = "copy or download it again, with the config.json that belongs to its weights"
+    if missing := sorted(found["missing_keys"]):
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise ValueError(f"{where} is not {_whole(where)}: it lacks the tensor {missing[0]}{more}; {advice}")
+    if differ := sorted((name, list(ours), list(theirs)) for name, ours, theirs in found["mismatched_keys"]):
+        name, ours, theirs = differ[0]
+        raise ValueError(
+            f"{where} is not {_whole(where)}: {name} is {ours}, but {theirs} by its config.json; {advice}"
+        )
+    if unused := sorted(found["unexpected_keys"]):
+        warnings.warn(
+            f"{where} holds {len(unused)} tensors that its config.json has no place for, such as "
+            f"{unused[0]}: what they would add is not computed",
+            stacklevel=4,
+        )
 
 
 def _hub_answers(hub_id: str) -> bool:
@@ -200,14 +254,31 @@ def _need(package: str) -> Any:
 
 
 @contextmanager
+def _no_report() -> Iterator[None]:
+    """Keep transformers' table of missing and unexpected tensors off the terminal: we say which."""
+    handlers = logging.getLogger("transformers").handlers
+
+    def rest(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    for handler in handlers:
+        handler.addFilter(rest)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(rest)
+
+
+@contextmanager
 def _no_progress_bars() -> Iterator[None]:
     """A conversion takes seconds; transformers' bars would only fill the notebook."""
-    from transformers.utils import logging
+    from transformers.utils import logging as shown_by
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    shown = shown_by.is_progress_bar_enabled()
+    shown_by.disable_progress_bar()
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            shown_by.enable_progress_bar()

@@ -1,9 +1,11 @@
 import json
 import os
+import re
 import resource
 import shutil
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ pytest.importorskip("transformers", reason="needs the models extra")
 gguf = pytest.importorskip("gguf", reason="needs the models extra")
 
 from gguf.constants import GGMLQuantizationType, TokenType  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
@@ -254,10 +257,29 @@ def test_a_missing_package_names_the_extra(tiny, monkeypatch, package):
         load("tiny")
 
 
-@pytest.mark.parametrize("name", ["smollm3", "./no/such/dir", "a/b/c", ""])
+@pytest.mark.parametrize("name", ["smollm3", ""])
 def test_an_unknown_name_lists_the_known_ones(name):
     with pytest.raises(KeyError, match="smollm2-135m"):
         load(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["./no/such/dir", "a/b/c", "./typo", "../typo", "~/typo", "/typo", Path("typo")]
+)
+def test_a_path_that_is_not_there_is_named_with_the_known_models(name):
+    with pytest.raises(FileNotFoundError, match=re.escape(f"there is no directory {name};")) as caught:
+        load(name)
+    assert "smollm2-135m" in str(caught.value)
+
+
+def test_a_path_below_the_home_folder_is_found(directory, monkeypatch):
+    monkeypatch.setenv("HOME", str(directory.parent))
+    assert same_weights(load("~/hf").model, load(directory).model)
+
+
+def test_a_file_is_no_directory(directory):
+    with pytest.raises(ValueError, match="is a file; pass the directory that it is in"):
+        load(directory / "model.safetensors")
 
 
 def test_a_dtype_is_a_torch_dtype(tiny):
@@ -298,6 +320,61 @@ def test_a_truncated_safetensors_file_is_named(directory):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ValueError, match="not a complete decoder directory"):
         load(directory)
+
+
+def reconfigured(directory, **changes):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def with_tensors(directory, change):
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, {"format": "pt"})
+
+
+KEYS = "model.layers.1.self_attn.k_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda d: with_tensors(d, lambda t: t.pop(KEYS)), f"it lacks the tensor {KEYS};"),
+        (lambda d: reconfigured(d, num_hidden_layers=3), r"model\.layers\.2\.\S+ \(and 8 more\);"),
+        (lambda d: reconfigured(d, tie_word_embeddings=False), "it lacks the tensor lm_head.weight;"),
+        (lambda d: reconfigured(d, vocab_size=400), r"embed_tokens.weight is \[261, 32\], but \[400, 32\]"),
+        (lambda d: reconfigured(d, num_key_value_heads=1), r"k_proj.weight is \[16, 32\], but \[8, 32\]"),
+        (lambda d: with_tensors(d, lambda t: t.update({KEYS: torch.zeros(16, 8)})), f"{KEYS} is "),
+        (lambda d: reconfigured(d, num_attention_heads=3), "not a multiple of the number of attention heads"),
+        (lambda d: reconfigured(d, hidden_act="none"), "transformers cannot read it"),
+        (lambda d: (d / "config.json").write_text("[]"), "transformers cannot read it"),
+        (lambda d: (d / "tokenizer.json").unlink(), ""),
+    ],
+)  # fmt: skip
+def test_what_transformers_would_fill_with_noise_or_trip_over_is_refused(directory, capfd, spoil, named):
+    spoil(directory)
+    with pytest.raises(ValueError, match=f"hf is not a complete decoder directory: .*{named}"):
+        load(directory)
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
+def test_a_tied_head_is_not_missing_whether_the_file_holds_it_or_not(directory, original):
+    assert "lm_head.weight" not in load_file(directory / "model.safetensors")
+    model = load(directory).model
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    embedding = load_file(directory / "model.safetensors")["model.embed_tokens.weight"]
+    with_tensors(directory, lambda t: t.update({"lm_head.weight": embedding.clone()}))
+    model = load(directory).model
+    assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+
+
+def test_tensors_without_a_place_are_a_warning_that_names_one(directory, capfd):
+    bias = "model.layers.0.self_attn.q_proj.bias"
+    with_tensors(directory, lambda t: t.update({bias: torch.ones(32)}))
+    with pytest.warns(UserWarning, match=f"holds 1 tensors .* such as {bias}"):
+        load(directory)
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
 
 
 def test_code_of_a_model_runs_only_if_asked_for(directory):
