@@ -12,6 +12,10 @@ from sparda.spec import Sparsity
 FAR = Sparsity(budget_blocks=96)
 
 
+def noise(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
 def ids_of(mask):
     return mask.nonzero().flatten().tolist()
 
@@ -23,11 +27,11 @@ def ids_of(mask):
 def test_the_number_of_compressed_keys_is_the_published_one(tokens, windows):
     assert blocks.count_windows(tokens, FAR) == windows
     if tokens <= 1024:
-        assert blocks.compress_keys(torch.randn(1, 1, tokens, 8), FAR).shape == (1, 1, windows, 8)
+        assert blocks.compress_keys(noise(1, 1, tokens, 8), FAR).shape == (1, 1, windows, 8)
 
 
 def test_a_compressed_key_is_the_float32_mean_of_its_window():
-    keys = torch.randn(2, 3, 200, 16, dtype=torch.bfloat16)
+    keys = noise(2, 3, 200, 16, dtype=torch.bfloat16)
     got = blocks.compress_keys(keys, FAR)
     assert got.dtype == torch.bfloat16
     for j in (0, 5, 10):
@@ -55,15 +59,16 @@ def test_a_window_is_visible_once_it_has_ended():
     positions = torch.tensor([[30, 31, 46, 47]])
     end = blocks.visible_windows(positions, 3, FAR)[0].int().tolist()
     assert end == [[0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 1, 0]]
+    positions = torch.tensor([[0, 15, 16, 31, 32]])
     start = blocks.visible_windows(positions, 3, Sparsity(96, visibility="start"))[0].int().tolist()
-    assert start == [[1, 1, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    assert start == [[1, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]]
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128])
 def test_a_block_takes_the_best_window_that_overlaps_it(block_size):
     rule = Sparsity(96, block_size=block_size)
     n_windows = 37
-    scores = torch.randn(n_windows)
+    scores = noise(n_windows)
     n_blocks = blocks.count_blocks(16 * (n_windows - 1) + 32, rule)
     got = blocks.pool_to_blocks(scores, n_blocks, rule)
     for b in range(n_blocks):
@@ -82,16 +87,15 @@ def test_the_lower_block_id_wins_a_tie():
 
 
 def test_a_context_shorter_than_the_budget_reads_all_of_its_blocks():
-    scores = torch.randn(1, 1, 3, 3)
+    scores = noise(1, 1, 3, 3)
     positions = torch.tensor([[0, 70, 191]])
     ids = blocks.select_blocks(scores, positions, Sparsity(6, local_blocks=1))
     assert ids[0, 0].tolist() == [[0, -1, -1, -1, -1, -1], [0, 1, -1, -1, -1, -1], [0, 1, 2, -1, -1, -1]]
 
 
 def test_unequal_lengths_select_as_if_each_sequence_were_alone():
-    rule, generator = Sparsity(5, local_blocks=1), torch.Generator().manual_seed(1)
-    keys = torch.randn(2, 3, 1000, 64, generator=generator)
-    queries = torch.randn(2, 9, 1, 64, generator=generator)
+    rule = Sparsity(5, local_blocks=1)
+    keys, queries = noise(2, 3, 1000, 64), noise(2, 9, 1, 64, seed=1)
     positions = torch.tensor([[999], [417]])
     scores = blocks.query_scores(queries, blocks.compress_keys(keys, rule), positions, rule)
     both = blocks.select_blocks(blocks.pool_to_blocks(scores, 16, rule), positions, rule)
@@ -103,24 +107,26 @@ def test_unequal_lengths_select_as_if_each_sequence_were_alone():
 
 @pytest.mark.parametrize("group", [1, 3, 4, 16])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_query_scores_follow_their_equation_for_any_group(group, dim):
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_query_scores_follow_their_equation_for_any_group_and_scale(group, dim, scale):
     rule, heads, n = Sparsity(4, local_blocks=1), 2, 150
-    q, k = torch.randn(1, heads * group, 2, dim), torch.randn(1, heads, n, dim)
+    q, k = noise(1, heads * group, 2, dim), noise(1, heads, n, dim, seed=1)
     compressed, positions = blocks.compress_keys(k, rule), torch.tensor([[20, 100]])
-    got = blocks.query_scores(q, compressed, positions, rule)
+    got = blocks.query_scores(q, compressed, positions, rule, scale=scale)
     assert torch.all(got[:, :, 0] == NEG_INF)  # nothing is visible yet
     n_visible = blocks.count_windows(101, rule)
     for h in range(heads):
         want = torch.zeros(n_visible)
         for g in range(group):
-            want += (compressed[0, h, :n_visible] @ q[0, h * group + g, 1] / dim**0.5).softmax(-1)
+            logits = compressed[0, h, :n_visible] @ q[0, h * group + g, 1]
+            want += (logits * (scale or 1 / dim**0.5)).softmax(-1)
         torch.testing.assert_close(got[0, h, 1, :n_visible], want)
     assert torch.all(got[0, :, 1, n_visible:] == NEG_INF)
 
 
 def test_scale_and_softmax_cannot_change_what_one_forecast_head_chooses():
     rule = Sparsity(6, local_blocks=1)
-    f, k = torch.randn(1, 2, 4, 64), torch.randn(1, 2, 1500, 64)
+    f, k = noise(1, 2, 4, 64), noise(1, 2, 1500, 64, seed=1)
     compressed, positions = blocks.compress_keys(k, rule), torch.tensor([[1499, 1200, 900, 333]])
     raw = blocks.pool_to_blocks(blocks.forecast_scores(f, compressed, positions, rule), 24, rule)
     soft = blocks.pool_to_blocks(blocks.query_scores(f, compressed, positions, rule), 24, rule)
@@ -158,13 +164,26 @@ def test_selection_is_a_set_within_budget_that_keeps_the_best(n, budget, block_s
 
 def test_the_reference_path_selects_from_2048_blocks_at_128k_tokens():
     rule = FAR
-    keys = torch.randn(1, 1, 131072, 64)
-    queries = torch.randn(1, 4, 8, 64)
+    keys, queries = noise(1, 1, 131072, 64), noise(1, 4, 8, 64, seed=1)
     positions = torch.arange(131064, 131072)[None]
     scores = blocks.query_scores(queries, blocks.compress_keys(keys, rule), positions, rule)
     ids = blocks.select_blocks(blocks.pool_to_blocks(scores, 2048, rule), positions, rule)
     assert ids.shape == (1, 1, 8, 96)
     assert ids.max() == 2047
+
+
+def test_everything_is_made_where_the_inputs_are_whatever_the_default_device():
+    rule, positions = Sparsity(3, local_blocks=0), torch.tensor([[20, 400]])
+    queries, keys = noise(1, 4, 2, 16), noise(1, 2, 420, 16, seed=1)
+
+    def choose():
+        scores = blocks.query_scores(queries, blocks.compress_keys(keys, rule), positions, rule)
+        ids = blocks.select_blocks(blocks.pool_to_blocks(scores, 7, rule), positions, rule)
+        return blocks.block_mask(ids, 7)
+
+    want = choose()
+    with torch.device("meta"):
+        assert torch.equal(choose(), want)
 
 
 @pytest.mark.parametrize("wrong", [4.5, "8", None])

@@ -91,3 +91,15 @@ def test_rotation_keeps_lengths_and_turns_by_the_angle():
     y = cache.rotate(x, angle.cos(), angle.sin())
     assert torch.allclose(y[[0, 2]], torch.stack([angle[0].cos(), angle[0].sin()]))
     assert torch.allclose(y.norm(), x.norm())
+
+
+def test_a_block_after_the_querys_own_leaves_first_whatever_its_score():
+    slot_block, block_slot = cache.empty_maps(1, 1, 3, 8)
+    slot_block[0, 0] = torch.tensor([1, 5, 3])
+    block_slot[0, 0, [1, 5, 3]] = torch.arange(3).int()
+    out = Selection.empty(1, 1, 2, 3, torch.device("cpu"))
+    wanted, scores = torch.tensor([[[2, 3]]]), torch.arange(8.0)[None, None]  # of block 5: the best one held
+    given = wanted, torch.tensor([3 * 64]), slot_block, block_slot, 64, out
+    cache.difference(*given, policy="score", scores=scores)
+    assert slot_block.tolist() == [[[1, 2, 3]]]
+    assert out.misses() == [(2, 1)]

@@ -31,6 +31,12 @@ def test_no_compressed_key_exists_before_the_first_window_is_complete():
     assert costs.compressed_key_bytes(n_tokens=31, **MINICPM) == 0
 
 
+@pytest.mark.parametrize(("share", "channels"), [(0.25, 32), (0.5, 64), (1.0, 128)])
+def test_infinigens_index_keeps_a_share_of_the_channels_of_every_key(share, channels):
+    size = costs.proxy_index_bytes(shape=MINICPM["shape"], n_tokens=1000, share=share, batch=3)
+    assert size == 32 * 3 * 1000 * 2 * channels * 2  # layers, sequences, tokens, KV heads, channels, bytes
+
+
 def test_the_forecast_adds_the_published_number_of_weights():
     added = costs.forecast_parameters(shape=MINICPM["shape"])
     assert added == 33_554_432

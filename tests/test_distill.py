@@ -233,3 +233,8 @@ def test_the_recall_objective_needs_mass_and_a_width():
     for wrong in ({"teacher": "fine"}, {"softness": 0.0}):
         with pytest.raises(ValueError, match="teacher mass and a softness above 0"):
             Recipe(objective="recall", **wrong)
+
+
+def test_a_forecast_is_taught_for_k_blocks_and_for_twice_as_many_of_which_twice_as_many_are_local():
+    rule = Sparsity(8, block_size=32, local_blocks=3)
+    assert distill.budgets(rule) == [rule, Sparsity(16, block_size=32, local_blocks=6)]

@@ -56,6 +56,13 @@ def test_the_forecast_reads_the_same_keys_and_does_a_sixteenth_of_the_arithmetic
         assert query.flops == SHAPE.group * forecast.flops
 
 
+@pytest.mark.parametrize(("n_tokens", "attended"), [(100, 100), (96 * 64, 96 * 64), (131_072, 96 * 64)])
+def test_a_decode_step_attends_to_k_blocks_or_to_the_tokens_there_are(n_tokens, attended):
+    sizes = {"shape": SHAPE, "sparsity": RULE, "n_tokens": n_tokens, "batch": 3}
+    flops = 3 * 4 * SHAPE.n_heads * SHAPE.head_dim * attended
+    assert decode_work(selector="query", **sizes)["attention"].flops == flops
+
+
 def test_dense_selects_nothing():
     work = prefill_work(shape=SHAPE, sparsity=RULE, n_tokens=4096, selector="all")
     assert work["selection"].floor_us(H200_RATES) == 0
