@@ -20,11 +20,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparda import links
 from sparda.checks import Verdict
 from sparda.figures.catalogue import BuildError
 from sparda.provenance import ROOT
 
 VERSIONS = ("student", "instructor")
+GLOSSARY = "glossary.md"
 WHERE = re.compile(r"\s*Solutions are in\s+`notebooks/solutions/\w+\.py`\.")  # no such file where they go
 CHECK = re.compile(r"^ch\d+\.(?P<check>ch\d+_ex\d+)\((?P<answer>\w+)\)$", re.MULTILINE)
 
@@ -152,12 +154,14 @@ def write(version: str, folder: Path, *, root: Path = ROOT) -> list[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BuildError(f"{folder} is there and not empty; name a new folder, so that no work is lost")
     made = versions(root, version)
+    along = {*made, GLOSSARY}
     folder.mkdir(parents=True, exist_ok=True)
     for name, book in made.items():
+        links.only_in_notebook(book, along)
         text = json.dumps(book, indent=1, ensure_ascii=False) + "\n"
         (folder / name).write_text(text, encoding="utf-8")
-    glossary = (root / "notebooks" / "glossary.md").read_text(encoding="utf-8")
-    (folder / "glossary.md").write_text(glossary, encoding="utf-8")
+    glossary = (root / "notebooks" / GLOSSARY).read_text(encoding="utf-8")
+    (folder / GLOSSARY).write_text(links.only(glossary, along), encoding="utf-8")
     return [folder / name for name in made]
 
 

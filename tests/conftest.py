@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -50,6 +51,27 @@ def pytest_terminal_summary(terminalreporter):
 def root() -> Path:
     """The repository."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def broken_links():
+    """broken_links(folder): relative links of its notebooks and Markdown files that lead to nothing."""
+    from sparda import links
+
+    def prose(path: Path) -> str:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            return text
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        return "\n".join("".join(cell["source"]) for cell in cells)
+
+    def find(folder: Path) -> list[str]:
+        paths = sorted([*folder.glob("*.ipynb"), *folder.glob("*.md")])
+        targets = [(path, to) for path in paths for to in links.relative(prose(path))]
+        assert targets, "no link at all: nothing was tested"
+        return [f"{path.name}: {to}" for path, to in targets if not (folder / to).is_file()]
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,13 @@ def test_both_versions_are_notebooks_that_run_as_they_are(written):
             nbformat.validate(nbformat.read(path, as_version=4))
 
 
+def test_every_link_of_a_handout_leads_to_a_file_beside_it(written, broken_links):
+    assert {version: broken_links(folder) for version, folder in written.items()} == {
+        "student": [],
+        "instructor": [],
+    }
+
+
 SOLVED = """# %% [markdown]
 # **1.** Count the keys twice, then halve them.
 # %%
