@@ -149,7 +149,7 @@ class Forecast:
         return loaded
 
     def check(self, shape: Shape | ModelShape, what: str = "this Forecast") -> None:
-        """ValueError that names every way in which it does not fit a model, the first four at length."""
+        """ValueError that names up to four ways in which it does not fit a model."""
         problems = []
         if len(self.future) != shape.n_layers - 1:
             problems.append(
@@ -169,8 +169,8 @@ class Forecast:
         if problems:
             more = f", and {len(problems) - 4} more like these" if len(problems) > 4 else ""
             raise ValueError(
-                f"{what} belongs to another model: {', '.join(problems[:4])}{more}; take the file that was made "
-                "for this model, or train one with `sparda train`"
+                f"{what} belongs to another model: {', '.join(problems[:4])}{more}; take the file that was "
+                "made for this model, or train one with `sparda train`"
             )
 
 
