@@ -1,53 +1,100 @@
-"""The exercises of all chapters: the stub that a notebook hands out, its solution, and wrong answers."""
+"""The exercises of all chapters: stub, solution, wrong answers, and ways around the task."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import runpy
-from pathlib import Path
-
 import pytest
+import torch
 
-from sparda import course
-
-HERE = Path(__file__).resolve().parent
-NOTEBOOKS = HERE.parents[1] / "notebooks"
+TIMES = 5  # cases are drawn anew at each check
 
 
-def wrong_answers(number: str) -> dict[str, list]:
-    """Checker -> the wrong answers that the tests of its chapter give it."""
-    path = HERE / f"test_ch{number}.py"
-    spec = importlib.util.spec_from_file_location(f"wrong_answers_{number}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, list] = {}
-    for name, answer, _ in getattr(module, "WRONG", ()):  # a checker's name, an answer, a part of its hint
-        found.setdefault(name, []).append(answer)
-    cases = getattr(module, "CASES", ())
-    if isinstance(cases, dict):
-        cases = [(check, None, wrong) for check, (_, wrong) in cases.items()]
-    return found | {check.__name__: wrong for check, _, wrong in cases}
+def test_the_stub_is_to_do_and_the_solution_is_ok_whatever_is_drawn(exercise):
+    assert exercise.check(exercise.stub).status == exercise.check(...).status == "todo"
+    assert {repr(exercise.check(exercise.solution)) for _ in range(TIMES)} == {"ok"}
 
 
-def exercises() -> list:
-    """One parameter for each exercise: its chapter's number and path, and its cell."""
-    found = []
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if course.is_exercise(cell):
-                check = course.CHECK.search(course.source(cell)).group("check")
-                found.append(pytest.param(path, cell, check, id=check))
-    return found
+def test_at_least_three_wrong_answers_are_known(exercise):
+    assert len(exercise.wrong) >= 3
 
 
-@pytest.mark.parametrize(("path", "cell", "check"), exercises())
-def test_stub_solution_and_three_wrong_answers_are_told_apart(path, cell, check, answers_back):
-    names: dict = {}
-    exec(course.CHECK.sub("", course.source(cell)), names)
-    task = course.stub(cell).name
-    solved = runpy.run_path(str(NOTEBOOKS / "solutions" / f"{path.stem}.py"))[task]
-    wrong = wrong_answers(path.stem[:2])[check]
-    assert len(wrong) >= 3
-    module = importlib.import_module(f"sparda.checks.{check.split('_')[0]}")
-    answers_back(getattr(module, check), names[task], solved, wrong)
+def test_a_wrong_answer_is_told_what_is_wrong(wrong_answer):
+    check, answer, part = wrong_answer
+    for _ in range(TIMES):
+        verdict = check(answer)
+        assert verdict.status == "not yet"
+        assert part in verdict.hint
+        assert "stopped with" not in verdict.hint
+
+
+def changed(answer, change):
+    """The answer with every number in it changed."""
+    if isinstance(answer, dict):
+        return {name: changed(value, change) for name, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return type(answer)(changed(value, change) for value in answer)
+    if isinstance(answer, torch.Tensor):
+        return torch.tensor([change(value) for value in answer.flatten().tolist()]).view(answer.shape)
+    return change(answer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda number: number * float("nan"),
+        lambda number: number * 1.05 + (number == 0),
+        lambda number: number * 0.95 - (number == 0),
+        lambda number: number + 1 if abs(number) < 100 else 1.05 * number,
+        lambda number: number - 1 if abs(number) < 100 else 0.95 * number,
+    ],
+    ids=["nan", "5 % more", "5 % less", "one more", "one less"],
+)
+def test_an_answer_that_is_a_little_off_is_not_ok(exercise_in_numbers, change):
+    exercise = exercise_in_numbers
+    verdict = exercise.check(lambda *a, **k: changed(exercise.solution(*a, **k), change))
+    assert verdict.status == "not yet"
+    assert "stopped with" not in verdict.hint
+
+
+def key(arguments, keywords):
+    return repr((arguments, sorted(keywords.items())))
+
+
+def recorded(exercise):
+    """What the solution answered in one check: arguments -> answer."""
+    table = {}
+
+    def answer(*arguments, **keywords):
+        asked = key(arguments, keywords)
+        table[asked] = exercise.solution(*arguments, **keywords)
+        return table[asked]
+
+    exercise.check(answer)
+    assert table
+    return table
+
+
+def test_a_table_of_one_checks_answers_does_not_pass_the_next(exercise):
+    table = recorded(exercise)
+    first = next(iter(table.values()))
+
+    def look_up(*arguments, **keywords):
+        found = table.get(key(arguments, keywords), first)
+        if exercise.name == "ch04_ex1":
+            arguments[1].copy_(found)
+            return arguments[1]
+        return found
+
+    verdict = exercise.check(look_up)
+    assert verdict.status == "not yet"
+    assert "stopped with" not in verdict.hint
+
+
+def test_one_and_the_same_answer_to_all_cases_is_not_ok(exercise):
+    for constant in recorded(exercise).values():
+        assert exercise.check(lambda *a, constant=constant, **k: constant).status == "not yet"
+
+
+def test_no_count_of_ctas_serves_every_link_and_transfer():
+    from sparda.checks.ch04 import ch04_ex3
+
+    assert {ch04_ex3(lambda *a, count=count: count).status for count in range(1, 133)} == {"not yet"}

@@ -69,6 +69,16 @@ def test_a_figure_has_both_sides_where_ours_exist_and_its_stamp_names_them(entry
     assert entry.about in stamp
 
 
+def test_axes_are_named_after_what_stands_on_them():
+    for name, x, y in (
+        ("table3", "context, tokens", "prefill, tokens/s"),
+        ("table4", "batch, sequences", "decode, tokens/s"),
+        ("table7", "batch, sequences", "CTAs"),
+    ):
+        _, figure = published.draw(next(entry for entry in BESIDE if entry.name == name))
+        assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == (x, y)
+
+
 @pytest.mark.parametrize("entry", DRAWN, ids=lambda entry: entry.name)
 @pytest.mark.usefixtures("nothing_of_ours")
 def test_without_measurements_the_published_numbers_are_drawn_alone(entry):
