@@ -98,11 +98,12 @@ window.probe = (() => {
       return {
         text: area.innerText,
         pictures: [...area.querySelectorAll("img")].filter((img) => img.naturalWidth && img.getBoundingClientRect().width).length,
-        figures: area.querySelectorAll(".main-svg").length,
+        figures: graphs(area).filter((graph) => graph.getBoundingClientRect().width && graph.querySelector(".main-svg")).length,
       };
     }),
     theme: (name) => app().commands.execute("apputils:change-theme", { theme: name }),
     themed: (light) => document.body.dataset.jpThemeLight === String(light),
+    save: () => app().commands.execute("docmanager:save"),
     close: () => panel()?.sessionContext?.shutdown(),
   };
 })();

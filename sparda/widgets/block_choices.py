@@ -80,7 +80,7 @@ class _Explorer:
         shell.watch({"block": self.block}, self.about, self._tell)
         placed = shell.columns(self.controls | {"block": self.block})
         parts = [self.prompt, self.button, self.line, placed, self.chart, self.about]
-        self.box = shell.explorer(parts, figure=FIGURE)
+        self.box = shell.explorer(parts, figure=FIGURE, twin=draw(choices, at, hover=False)[0])
 
     def read(self, _button: Any) -> None:
         """Run the model on the text in the box; a problem leaves everything as it was."""

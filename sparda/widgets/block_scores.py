@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table, thinned, without_nan
 from sparda.widgets import runtime, shell
@@ -38,11 +39,9 @@ def explore_blocks(
     shell.check_names("explore_blocks", changes, known, also=("note", "live"))
     view = _within(maps, replace(view or View(), **changes))
     if live if live is not None else runtime.is_live():
-        return _live(maps, view, _painter(maps, note))
-    maps = thinned(maps, STATIC_ROWS)
-    draw, last = _painter(maps, note), int(maps.positions[-1])
-    views = [_within(maps, replace(view, position=part * last // 4)) for part in (2, 4)]
-    return [draw(view, hover=False) for view in views]
+        return _live(maps, view, note)
+    last = int(maps.positions[-1])
+    return [_static(maps, replace(view, position=part * last // 4), note) for part in (2, 4)]
 
 
 def _within(maps: ScoreMaps, view: View) -> View:
@@ -96,10 +95,20 @@ def _controls(maps: ScoreMaps, view: View) -> dict:
     }
 
 
-def _live(maps: ScoreMaps, view: View, draw):
+def _static(maps: ScoreMaps, view: View, note: str):
+    """A small figure for a file: few rows of the map, no texts."""
+    maps = thinned(maps, STATIC_ROWS)
+    view = replace(view, position=max(view.position, int(maps.positions[0])))
+    return _painter(maps, note)(_within(maps, view), hover=False)
+
+
+def _live(maps: ScoreMaps, view: View, note: str):
+    draw: Any = _painter(maps, note)
+
     def live_draw(chosen: dict):
         figure = draw(View(**chosen))
         figure.data[0].z = without_nan(figure.data[0].z)
         return figure
 
-    return shell.simple(_controls(maps, view), live_draw, figure="block_score_map")
+    twin = _static(maps, view, note)
+    return shell.simple(_controls(maps, view), live_draw, figure="block_score_map", twin=twin)

@@ -119,4 +119,5 @@ def _live(state: Prefetch):
     placed = dict(controls)
     rate = placed.pop("link_gb_per_s")
     boxes = shell.columns(placed | {"preset": _presets(rate), "link_gb_per_s": rate})
-    return shell.explorer([boxes, line, chart, *beside], figure="prefetch_timeline")
+    parts = [boxes, line, chart, *beside]
+    return shell.explorer(parts, figure="prefetch_timeline", twin=_narrow(state))

@@ -1,14 +1,15 @@
 """What all live widgets share: a figure that updates, callbacks that answer in a sentence, and a last resort.
 
 A callback that raises would print a traceback where nobody looks, or nothing at all. Here it says what is
-wrong below the figure, which stays the last good one. Where the widget's scripts do not run (Lab without
-the extension, a browser or a policy that blocks them), the cell shows a sentence and the last build's figure.
+wrong below the figure, which stays the last good one. Where the widget does not run (a saved notebook without
+its kernel, Lab without the extension, a browser or a policy that blocks scripts), the cell shows its twin,
+the figure as first drawn. The twin is an output of its own: of one output Lab shows the widget's type alone.
 """
 
 from __future__ import annotations
 
-import base64
 import html
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -20,12 +21,18 @@ from sparda.provenance import ROOT
 
 AT_ONCE = {"style": {"description_width": "104px"}, "layout": {"width": "330px"}}  # a choice: nothing between
 CONTROL = {"continuous_update": False, **AT_ONCE}  # a slider draws when it is let go
+PLOTLY = "application/vnd.plotly.v1+json"
 AXIS_KEYS = ("range", "categoryarray", "title.text")  # what a redraw may change in an axis
 INSTEAD = (
-    "No live figure here? Then this notebook's widgets are not running: the extension is missing, or scripts "
-    "are blocked. <code>sparda doctor</code> says what to install; here is the figure as last built."
+    "No live figure here? Then here is the one that the cell drew first. Run the cell again for its "
+    "controls; if none come, <code>sparda doctor</code> says what is missing."
 )
-_HIDDEN = "<style>.sparda-live:has(.js-plotly-plot) .sparda-instead { display: none; }</style>"
+# beside a live figure no twin, and beside a twin not the error of a widget whose kernel is gone, a bare text
+_ONE_OF_BOTH = """<style>
+.jp-OutputArea:has(.sparda-live .js-plotly-plot) .jp-OutputArea-child:has(> .jp-RenderedPlotly, .sparda-twin),
+.jp-OutputArea:has(.sparda-twin) .jp-OutputArea-output.jupyter-widgets:not(:has(*)) { display: none; }
+</style>"""
+_OWN_OUTPUTS = {"VSCODE_PID", "COLAB_NOTEBOOK_ID"}  # they lay out a cell's outputs in other ways than Lab
 
 
 def check_names(
@@ -156,13 +163,14 @@ def columns(controls: Mapping[str, Any]) -> Any:
     return W.HBox([W.VBox(boxes[:half]), W.VBox(boxes[half:])], layout=layout)
 
 
-def explorer(children: Sequence[Any], *, figure: str) -> Any:
-    """The widget of these parts, with its last resort: figures/``figure``.png, if it is committed."""
-    import ipywidgets as W
+def explorer(children: Sequence[Any], *, figure: str, twin: Any) -> Any:
+    """The widget of these parts.
 
-    last = W.HTML(f'{_HIDDEN}<div class="sparda-instead"><p>{INSTEAD}</p>{_picture(figure)}</div>')
-    box = _explorer_class()([*children, last])
-    box.instead = figure
+    twin   : plotly figure that is shown where the widget does not run
+    figure : its name in figures/, whose picture stands in where plotly does not run either
+    """
+    box = _explorer_class()(list(children))
+    box.figure, box.twin = figure, twin
     return box.add_class("sparda-live")
 
 
@@ -171,34 +179,47 @@ def _explorer_class() -> type:
     import ipywidgets as W
 
     class Explorer(W.VBox):
-        """A VBox that a page without widgets shows as a sentence and a picture."""
+        """A VBox that displays itself and its twin."""
 
-        instead = ""
+        figure: str = ""
+        twin: Any = None
 
         def _repr_mimebundle_(self, **kwargs: Any) -> Any:
             bundle = dict(super()._repr_mimebundle_(**kwargs) or {})
-            picture = _picture(self.instead, linked=True)
+            return {**bundle, "text/html": "", "text/plain": ""}  # the twin says it all
+
+        def outputs(self) -> list[dict[str, Any]]:
+            """What the cell shows, by mime type: the widget, a sentence, the twin."""
             plain = INSTEAD.replace("<code>", "`").replace("</code>", "`")
-            plain = f"{plain.removesuffix('.')}: figures/{self.instead}.png"
-            return {**bundle, "text/html": f"<p>{INSTEAD}</p>{picture}", "text/plain": plain}
+            sentence = f'{_ONE_OF_BOTH}<p class="sparda-twin">{INSTEAD}</p>'
+            drawn = {**json.loads(self.twin.to_json()), "config": {"responsive": True}}
+            twin = {PLOTLY: drawn, "text/html": _picture(self.figure), "text/plain": f"{self.figure}.png"}
+            shown = [self._repr_mimebundle_(), {"text/html": sentence, "text/plain": plain}, twin]
+            return shown[:1] if _OWN_OUTPUTS & set(os.environ) else shown
+
+        def _ipython_display_(self) -> None:
+            from IPython.display import display
+
+            for bundle in self.outputs():
+                display(bundle, raw=True)
 
     return Explorer
 
 
-def _picture(name: str, *, linked: bool = False) -> str:
-    """An <img> of the committed picture; linked: by its path from here, a saved notebook stays small."""
+def _picture(name: str) -> str:
+    """An <img> of the committed picture by its path from here: a saved notebook stays small."""
     path = ROOT / "figures" / f"{name}.png"
     if not path.is_file():
         return f"<p>No build has drawn {html.escape(name)} yet: <code>make reproduce</code> does.</p>"
-    if linked:
-        source = os.path.relpath(path).replace(os.sep, "/")
-    else:
-        source = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    source = os.path.relpath(path).replace(os.sep, "/")
     return f'<img alt="{html.escape(name)}, as last built" style="max-width: 100%" src="{source}">'
 
 
-def simple(controls: dict[str, Any], draw: Callable[[dict], Any], *, figure: str) -> Any:
-    """A widget of controls and one figure: ``draw`` turns their values into it, on each change."""
+def simple(controls: dict[str, Any], draw: Callable[[dict], Any], *, figure: str, twin: Any = None) -> Any:
+    """A widget of controls and one figure: ``draw`` turns their values into it, on each change.
+
+    figure, twin : as of ``explorer``; default of the twin: the figure of the controls' first values
+    """
     chart, line = live_figure(draw(values(controls))), status_line()
 
     def changed(_change: Any) -> None:
@@ -206,4 +227,5 @@ def simple(controls: dict[str, Any], draw: Callable[[dict], Any], *, figure: str
         say(line, "")
 
     watch(controls, line, changed)
-    return explorer([columns(controls), chart, line], figure=figure)
+    parts = [columns(controls), chart, line]
+    return explorer(parts, figure=figure, twin=twin or draw(values(controls)))

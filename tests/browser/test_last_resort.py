@@ -39,16 +39,42 @@ def book(lab):
     [{"without": "@jupyter-widgets/jupyterlab-manager"}, {"policy": NO_BLOBS}],
     ids=["no-widget-extension", "scripts-blocked"],
 )
-def test_a_widget_that_cannot_run_leaves_a_sentence_and_the_last_figure(missing, lab, book, page, report):
+def test_a_widget_that_cannot_run_leaves_a_sentence_and_its_twin(missing, lab, book, page, report):
     report.heading(f"Widgets, {next(iter(missing.values()))}")
     page.open(lab.address(book), **missing)
     page.run_all(60)
-    page.until("probe.seen().length === 2 && probe.seen().every((output) => output.pictures)", 30)
+    assert_twins(page)
+
+
+def assert_twins(page) -> None:
+    """Each of the two cells shows one figure and a sentence, and no word of a widget."""
+    page.until("probe.seen().length === 2 && probe.seen().every((output) => output.figures)", 30)
     for output in page.ask("seen"):
         assert "No live figure here?" in output["text"]
         assert "VBox(" not in output["text"]
-        assert output["figures"] == 0
+        assert "Error displaying widget" not in output["text"]
+        assert output["figures"] == 1
     assert page.ask("outputs", "error") == []
+
+
+def test_a_saved_notebook_that_has_lost_its_kernel_shows_the_twins(lab, book, chromium, report):
+    from lab_driver import Page
+
+    report.heading("Widgets, saved and opened without their kernel")
+    shutil.copy(lab.books / book, lab.books / "saved.ipynb")
+    for run in (True, False):
+        page = Page(chromium.new_page(viewport={"width": 1280, "height": 1700}))
+        page.open(lab.address("saved.ipynb"))
+        if run:
+            page.run_all(60)
+            assert [output["figures"] for output in page.ask("seen")] == [2, 1]  # live ones, and no twin
+            assert "No live figure here?" not in str(page.ask("seen"))
+            page.ask("save")
+        else:
+            assert_twins(page)
+            report.picture(page.tab, "saved-and-opened-again")
+        page.close()  # its kernel ends
+    assert (lab.books / "saved.ipynb").stat().st_size < 200_000
 
 
 @pytest.fixture(scope="module")

@@ -76,25 +76,42 @@ def test_a_redraw_needs_the_same_traces(charts, box):
         shell.redraw(charts(box)[0], go.Figure(layout=figure(1).layout))
 
 
-def test_a_page_without_widgets_gets_a_sentence_and_the_committed_picture(box, root, monkeypatch):
+def test_a_cell_shows_its_widget_a_sentence_and_a_twin_that_needs_no_kernel(box, root, monkeypatch):
     monkeypatch.chdir(root / "notebooks")
-    bundle = box._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-    assert "the extension is missing, or scripts are blocked" in bundle["text/html"]
-    assert 'src="../figures/prefetch_timeline.png"' in bundle["text/html"]
-    assert bundle["text/plain"].endswith("figures/prefetch_timeline.png")
+    widget, sentence, twin = box.outputs()
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    assert "application/vnd.plotly.v1+json" not in widget  # Lab would show the widget's type alone
+    assert "here is the one that the cell drew first" in sentence["text/html"]
+    assert twin["application/vnd.plotly.v1+json"]["data"][0]["y"] == [1]
+    assert 'src="../figures/prefetch_timeline.png"' in twin["text/html"]
 
 
-def test_a_page_whose_figures_do_not_load_shows_the_picture_inside_the_widget(box):
-    last = box.children[-1].value
-    assert ".sparda-live:has(.js-plotly-plot) .sparda-instead { display: none; }" in last
-    assert "sparda-live" in box._dom_classes
-    assert 'src="data:image/png;base64,iVBOR' in last
+def test_a_twin_stays_as_the_cell_drew_it_and_is_no_live_figure(box, control, charts):
+    control(box, "n").value = 2
+    assert list(charts(box)[0].data[0].y) == [2]
+    drawn = box.outputs()[2]["application/vnd.plotly.v1+json"]
+    assert drawn["data"][0]["y"] == [1]
+    assert drawn["layout"]["title"]["subtitle"]["text"] == "modelled · a note"
+
+
+def test_displaying_a_widget_shows_all_its_outputs(box, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    box._ipython_display_()
+    assert shown == box.outputs()
+
+
+@pytest.mark.parametrize("place", ["VSCODE_PID", "COLAB_NOTEBOOK_ID"])
+def test_where_outputs_are_laid_out_in_another_way_there_is_no_twin(box, monkeypatch, place):
+    monkeypatch.setenv(place, "1")
+    assert [set(bundle) & {"application/vnd.jupyter.widget-view+json"} for bundle in box.outputs()] == [
+        {"application/vnd.jupyter.widget-view+json"}
+    ]
 
 
 def test_a_picture_that_no_build_has_drawn_is_named():
-    box = shell.explorer([], figure="nowhere")
-    assert "No build has drawn nowhere yet" in box._repr_mimebundle_()["text/html"]
+    box = shell.explorer([], figure="nowhere", twin=figure(1))
+    assert "No build has drawn nowhere yet" in box.outputs()[2]["text/html"]
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
