@@ -1,0 +1,1 @@
+"""Random small configurations: what attach and the engine say, against eager torch from the rules alone."""
