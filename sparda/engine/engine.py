@@ -13,11 +13,13 @@ from torch import Tensor
 
 from sparda import transports
 from sparda.blocks import count_blocks
+from sparda.engine.check import Origin
 from sparda.engine.decoder import Decoder
 from sparda.engine.reply import Reply
 from sparda.engine.session import Session
 from sparda.engine.weights import from_hugging_face
 from sparda.forecast import Shape
+from sparda.models.layers import end_tokens
 from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
 from sparda.selectors.waiting import check_index
@@ -35,7 +37,7 @@ class Generated:
 class Engine:
     """Generates from a Llama-family model; every compared system is one line of configuration.
 
-    model      : a Hugging Face model, or a Decoder
+    model      : a Hugging Face model, which is held to what it computes; or a Decoder
     selector   : a name of ``sparda.selectors`` with its options as keywords, or a Selector; "forecast@7":
                  with layer 7 waiting for its own query
     sparsity   : block size, forced blocks and budget
@@ -47,6 +49,7 @@ class Engine:
     n_ctas     : CTAs that copy blocks; None: the transport's default
     graph      : decode as a CUDA graph; None: on a GPU, if the transport can be captured
     host       : pinned memory to use instead of allocating it, ``sparda.plan.HostPool``
+    check      : hold the engine to one short forward pass of the model, module by module
 
     Raises ValueError for names or combinations that cannot be served, TypeError for another kind of model.
     """
@@ -55,7 +58,7 @@ class Engine:
         self, model: Any, *, selector: str | Selector = "query", sparsity: Sparsity, cache: int | str = "k",
         transport: str | None = None, max_tokens: int = 4096, layer0_resident: bool = True,
         replacement: str = "recent", n_ctas: int | None = None, graph: bool | None = None,
-        host: HostPool | None = None, **selector_options,
+        host: HostPool | None = None, check: bool = True, **selector_options,
     ):  # fmt: skip
         check_sparsity(sparsity)
         self.selector = make(selector, **selector_options)
@@ -68,7 +71,10 @@ class Engine:
         if isinstance(self.selector, All):  # k is every block
             budget = max(sparsity.budget_blocks, count_blocks(max_tokens, sparsity))
             self.sparsity = replace(sparsity, budget_blocks=budget)
-        decoder = model if isinstance(model, Decoder) else from_hugging_face(model, max_tokens)
+        given = isinstance(model, Decoder)
+        decoder = model if given else from_hugging_face(model, max_tokens, check)
+        self._origin = None if given else Origin.of(model)
+        self.ends = () if given else end_tokens(model)
         sizes = (len(decoder.layers), decoder.embed.shape[1], decoder.n_kv_heads, decoder.head_dim)
         self.selector.check(Shape(*sizes))
         self.selector = self.selector.to(decoder.device, decoder.dtype)
@@ -143,21 +149,24 @@ class Engine:
 
     def generate(
         self, prompts: Sequence[Sequence[int] | Tensor], *, max_new_tokens: int, temperature: float = 0.0,
-        top_p: float = 1.0, seed: int = 0, stop: Collection[int] = (),
+        top_p: float = 1.0, seed: int = 0, stop: Collection[int] | None = None,
         on_token: Callable[[int, int], None] | None = None, progress: bool = False,
         patience_s: float = 60.0,
     ) -> Generated:  # fmt: skip
         """Continue every prompt by up to ``max_new_tokens``.
 
         prompts    : token ids, one list a sequence, of any lengths
-        stop       : tokens that end a sequence
+        stop       : tokens that end a sequence; None: those of the model's generation_config, () for none
         on_token   : called with (sequence, token) as each token comes
         progress   : show a bar of the steps
         patience_s : a step that takes longer is given up
 
-        MemoryError: host or GPU memory is too small; TimeoutError: a step does not end. After any error the
-        memory is given back, and the next call works.
+        MemoryError: host or GPU memory is too small; TimeoutError: a step does not end; RuntimeError: the
+        model's weights have changed. After any error the memory is given back, and the next call works.
         """
+        if self._origin is not None:
+            self._origin.check()
+        stop = self.ends if stop is None else stop
         texts = [_as_ids(p) for p in prompts]
         self._check_request(texts, max_new_tokens, temperature, top_p)
         texts = [text.to(self.decoder.device) for text in texts]

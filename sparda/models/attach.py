@@ -48,8 +48,8 @@ class Attachment:
     probe: Probe | None = None
     places: Places = field(default_factory=Places, repr=False)
     _rotaries: list[Rotary] = field(default_factory=list, repr=False)
-    # of each forward pass, known by its rotary angles: layer -> what foresees its choice. A pass that gradient
-    # checkpointing computes again has the same angles, and finds what it found the first time.
+    # of each forward pass, known by its rotary angles: layer -> what foresees its choice. A pass that
+    # gradient checkpointing computes again has the same angles, and finds what it found the first time.
     _foreseen: MutableMapping[Tensor, dict[int, Tensor]] = field(
         default_factory=WeakTensorKeyDictionary, repr=False
     )
@@ -70,7 +70,9 @@ class Attachment:
         k, v = _align(k, padding), _align(v, padding)
         parts = {"prefill": slice(0, n_prompt), "decode": slice(n_prompt, q.shape[2])}
         dense = [
-            part for phase, part in parts.items() if phase not in self.phases or isinstance(self.selector, All)
+            part
+            for phase, part in parts.items()
+            if phase not in self.phases or isinstance(self.selector, All)
         ]
         if self.probe is None and sum(part.stop - part.start for part in dense) == q.shape[2]:
             return dense_attention(q, k, v, positions, scale=scale)
@@ -117,7 +119,8 @@ class Attachment:
             foreseen[target] = rotary.turn(heads, *angles)
         if layer not in foreseen:
             raise RuntimeError(
-                f"layer {layer} runs without the layer before it, which chooses its blocks; run the whole model, "
+                f"layer {layer} runs without the layer before it, which chooses its blocks; run the whole "
+                "model, "
                 "or use a selector that does not look ahead, such as 'query'"
             )
         again = torch.is_grad_enabled() or module.training  # may be computed again, by gradient checkpointing
@@ -126,7 +129,7 @@ class Attachment:
 
 @contextmanager
 def attach(
-    model: nn.Module, *, selector: str | Selector = "query", sparsity: Sparsity,
+    model: Any, *, selector: str | Selector = "query", sparsity: Sparsity,
     phases: str | Collection[str] = PHASES, probe: bool | Probe = False, check: bool = True,
     **selector_options,
 ) -> Iterator[Attachment]:  # fmt: skip
@@ -178,7 +181,8 @@ def _attention_function(module, query, key, value, attention_mask, scaling=None,
     """Signature of transformers' attention interface; returns [B, T_q, H_q, d] and no weights."""
     if module not in _ATTACHED:
         raise RuntimeError(
-            "this model asks for 'sparda' attention outside of `with sparda.attach(model):`; if it shares its "
+            "this model asks for 'sparda' attention outside of `with sparda.attach(model):`; if it "
+            "shares its "
             "config object with a model that is attached, make it from a copy: copy.deepcopy(config)"
         )
     interface.check_plain(key.shape[2], dropout, kwargs)
@@ -187,7 +191,7 @@ def _attention_function(module, query, key, value, attention_mask, scaling=None,
 
 
 def _mask_function(
-    batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+    batch_size, q_length, kv_length, *, mask_function, q_offset=0, kv_offset=0, attention_mask=None,
     local_size=None, device=None, **kwargs,
 ):  # fmt: skip
     """Keep the 2-D padding mask [B, T] (or None): positions already say what is causal."""

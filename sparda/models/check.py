@@ -21,8 +21,8 @@ _KNOWN: WeakKeyDictionary[nn.Module, tuple[int, list[Rotary | None]]] = WeakKeyD
 def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
     """The rotation of every layer; empty where nothing looks ahead. A model is watched once.
 
-    TypeError, with one sentence: our attention is not the model's, or a layer's choice cannot be foreseen in the
-    layer before because its queries turn in a way that is not known.
+    TypeError, with one sentence: our attention is not the model's, or a layer's choice cannot be foreseen in
+    the layer before because its queries turn in a way that is not known.
     """
     layers = attention_layers(model)
     known = _KNOWN.get(layers[0])
@@ -36,15 +36,18 @@ def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
     missing = [i for i, rotary in enumerate(rotaries) if rotary is None]
     if missing or len(rotaries) != len(layers):
         raise TypeError(
-            f"a choice one layer ahead has to turn as the queries of layer {(missing or [len(rotaries)])[0]} do, "
-            "and they turn in no way that is known here (halves or pairs of channels, by angles that the layer "
+            "a choice one layer ahead has to turn as the queries of layer "
+            f"{(missing or [len(rotaries)])[0]} do, "
+            "and they turn in no way that is known here (halves or pairs of channels, by angles that the "
+            "layer "
             "is handed as position_embeddings); use a selector that does not look ahead, such as 'query'"
         )
     order = [layer_index(m) for m in layers]
     if order != list(range(len(layers))):
         raise TypeError(
             f"a choice one layer ahead needs attention in every layer, and this model has it in layers "
-            f"{', '.join(map(str, order[:4]))}{', ...' if len(order) > 4 else ''} only; use a selector that does "
+            f"{', '.join(map(str, order[:4]))}{', ...' if len(order) > 4 else ''} only; use a selector "
+            "that does "
             "not look ahead, such as 'query'"
         )
     return [rotary for rotary in rotaries if rotary is not None]
@@ -60,7 +63,8 @@ def check_attention(found: Pass) -> None:
 def other_attention(layer: Layer) -> str:
     """The sentence for a layer whose attention is not ours."""
     return (
-        f"{layer.name} does not compute plain causal attention of its queries, keys and values: on a short text "
+        f"{layer.name} does not compute plain causal attention of its queries, keys and values: on a "
+        "short text "
         "its answer differs from ours, so that no choice of blocks could be trusted; use the model unattached"
     )
 
@@ -78,7 +82,8 @@ def query_weights(model: nn.Module) -> list[Tensor]:
         if before is None or differs(heads, before, layer.tolerance):
             raise TypeError(
                 "to guess a query one layer early by its own weights, it must be a linear map of the layer's "
-                f"input, and in {layer.name} a bias, a norm or a scale comes on top; use a selector without such "
+                f"input, and in {layer.name} a bias, a norm or a scale comes on top; use a selector "
+                "without such "
                 "weights, such as 'query', or train a Forecast with `sparda train --init random`"
             )
         weights.append(w)

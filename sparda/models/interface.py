@@ -1,4 +1,4 @@
-"""transformers' attention interface: whose attention a model calls, and what may not be passed on in silence."""
+"""transformers' attention interface: whose attention a model calls, and what is not served in silence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def register(name: str, attention: Callable, mask: Callable) -> None:
-    """Offer an attention function, with the mask function that goes with it, under a name; any number of times."""
+    """Offer an attention function and its mask function under a name; any number of times."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(name, attention)
@@ -40,7 +40,9 @@ def check_plain(n_keys: int, dropout: float, options: dict[str, Any]) -> None:
         if options.get(name) is not None:
             raise TypeError(f"sparda serves plain causal attention; this model uses {name} in its layers")
     if options.get("is_causal") is False:
-        raise TypeError("sparda serves causal attention; this model's layers see what comes after a token too")
+        raise TypeError(
+            "sparda serves causal attention; this model's layers see what comes after a token too"
+        )
     window = options.get("sliding_window")
     if window is not None and n_keys > window:
         raise TypeError(too_long(n_keys, window))
@@ -51,8 +53,10 @@ def check_plain(n_keys: int, dropout: float, options: dict[str, Any]) -> None:
 def too_long(n_tokens: int, window: int) -> str:
     """The sentence for a text that passes a model's window."""
     return (
-        f"sparda serves plain causal attention, and some layers of this model see the last {window} tokens only: "
-        f"{n_tokens} are too many; take at most {window}, or load the model with a config whose layer_types are "
+        f"sparda serves plain causal attention, and some layers of this model see the last {window} "
+        "tokens only: "
+        f"{n_tokens} are too many; take at most {window}, or load the model with a config whose "
+        "layer_types are "
         "all 'full_attention' and whose sliding_window is None, which changes what it computes"
     )
 
@@ -60,7 +64,7 @@ def too_long(n_tokens: int, window: int) -> str:
 def same_as_causal(
     mask_function: Callable, batch_size: int, n_queries: int, n_keys: int, device: torch.device | str | None
 ) -> bool:
-    """Whether a model's mask lets the last ``n_queries`` of ``n_keys`` tokens see exactly what came before."""
+    """Whether a mask lets the last ``n_queries`` of ``n_keys`` tokens see exactly what came before."""
     from transformers.masking_utils import causal_mask_function
 
     if mask_function is causal_mask_function:
@@ -76,6 +80,8 @@ def same_as_causal(
         except (IndexError, RuntimeError, TypeError, ValueError):  # not written for tensors
             return False
         seen = torch.as_tensor(seen, device=device)
-        if not torch.equal(seen.expand(batch_size, *query.shape[1:2], n_keys), (key <= query).expand(batch_size, -1, -1)):
+        if not torch.equal(
+            seen.expand(batch_size, *query.shape[1:2], n_keys), (key <= query).expand(batch_size, -1, -1)
+        ):
             return False
     return True

@@ -54,7 +54,7 @@ def sizes(model: nn.Module) -> tuple[int, int, int, int]:
 def linear_map(module: nn.Module, n_inputs: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The matrix [out, in] that a projection applies, whatever it is made of; its bias is left out.
 
-    An adapter's, a quantised or an offloaded layer's ``weight`` is not what the layer computes, so it is asked.
+    The ``weight`` of an adapted, quantised or offloaded layer is not what it computes, so the layer is asked.
     """
     if type(module) is nn.Linear and not module.weight.is_meta and not is_hooked(module):
         return module.weight.detach().to(device, dtype)

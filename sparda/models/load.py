@@ -85,7 +85,7 @@ def load(
         dtype = torch.float32
     name = find(name_or_path)
     if name in KNOWN:
-        model, tokenizer = _load_packaged(KNOWN[name], name)
+        model, tokenizer = _load_packaged(name)
         return LoadedModel(model.to(device=device, dtype=dtype or model.dtype), tokenizer)
     model, tokenizer = _load_hugging_face(name, dtype=dtype, trust_remote_code=trust_remote_code)
     return LoadedModel(model.to(device), tokenizer)
@@ -118,10 +118,33 @@ def find(name_or_path: str | Path) -> str:
     return name
 
 
-def _load_packaged(known: Packaged, name: str) -> LoadedModel:
+def context_of(name: str) -> int | None:
+    """Tokens that a model of ``find`` was made to read, from its config.json alone; None: not known yet.
+
+    It is known of a directory, and of what was loaded earlier.
+    """
+    from transformers import AutoConfig
+
+    from sparda.models import minicpm
+    from sparda.models.layers import context_limit
+
+    minicpm.register()
+    where = conversion_cache.cache_dir() / _cache_key(name) if name in KNOWN else name
+    try:
+        config = AutoConfig.from_pretrained(where, local_files_only=True)
+    except Exception:  # whatever is wrong with it, ``load`` says so
+        return None
+    return context_limit(config)
+
+
+def _cache_key(name: str) -> str:
+    return f"{name}-{KNOWN[name].sha256[:16]}-{_CONVERTER}"
+
+
+def _load_packaged(name: str) -> LoadedModel:
     path = packaged_file(name)
     _need("transformers")
-    key = f"{name}-{known.sha256[:16]}-{_CONVERTER}"
+    key = _cache_key(name)
     with _no_progress_bars():
         if folder := conversion_cache.find(key):
             return _load_hugging_face(str(folder), dtype=torch.float32, trust_remote_code=False)

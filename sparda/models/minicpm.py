@@ -89,12 +89,14 @@ def minicpm_sparsity(config: Any) -> Sparsity:
     needed = ("block_size", "window_size", "topk", "init_blocks", "kernel_size", "kernel_stride")
     if missing := [name for name in needed if name not in given]:
         raise ValueError(f"sparse_config lacks {', '.join(missing)}; {ADVICE}")
+    if wrong := [f"{n}: {given[n]!r}" for n in needed if not isinstance(given[n], int) or given[n] < 0]:
+        raise ValueError(f"sparse_config has {', '.join(wrong)} where a whole number belongs; {ADVICE}")
     if given.get("use_nope"):
         raise ValueError(
             "sparse_config asks to score keys without RoPE (use_nope), which is not offered here"
         )
     size, window = given["block_size"], given["window_size"]
-    if window % size:
+    if size < 1 or window % size:
         raise ValueError(f"window_size {window} in sparse_config must be a multiple of block_size {size}")
     local = window // size
     budget = given["topk"] + local

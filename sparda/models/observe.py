@@ -1,4 +1,4 @@
-"""A model runs its own attention (PyTorch's, fused on a GPU), and somebody sees queries and keys as they meet."""
+"""A model runs its own attention (PyTorch's, fused on a GPU), and somebody sees its queries and keys."""
 
 from __future__ import annotations
 

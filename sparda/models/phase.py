@@ -1,10 +1,10 @@
 """Prompt or reply? That follows from the place in the text, not from how many tokens a pass reads.
 
-Decode is what comes after the first generated token: reading it, and all that follow. In ``model.generate``
-the prompt is what generate was given, so that a prompt in chunks, a pass that reads the whole text again
-(``use_cache=False``) and one that verifies several guessed tokens (prompt lookup, an assistant) are told apart
-from the same place. Where the model is called directly, a text begins with an empty cache; passes of several
-tokens go on with the prompt until a pass reads a single one, which begins the reply.
+Decode is the reading of the first generated token and of all that follow. In ``model.generate`` the prompt is
+what generate was given, so a prompt in chunks, a pass that reads the whole text again (``use_cache=False``)
+and one that verifies several guessed tokens (prompt lookup, an assistant) all change phase at the same place.
+Where the model is called directly, a text begins with an empty cache; passes of several tokens go on with the
+prompt until a pass reads a single one, which begins the reply.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Places:
         return text.prompt
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
+    def watching(self, model: Any) -> Iterator[None]:
         """Learn from ``generate`` how long its prompt is, while the context is open."""
         from transformers import GenerationMixin
 
         with ExitStack() as stack:
             for module in model.modules():
-                if isinstance(module, GenerationMixin):
+                if issubclass(type(module), GenerationMixin):
                     before = vars(module).get("generate")
                     vars(module)["generate"] = self._learning(module.generate)
                     stack.callback(_restore, module, before)

@@ -30,7 +30,7 @@ class Rotary:
     twice: Literal["halves", "pairs"] = "halves"
 
     def angles(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [..., r] as a model hands them to its layers -> [..., r / 2] float32, one for each pair."""
+        """cos and sin [..., r] as layers are handed them -> [..., r / 2] float32, one for each pair."""
         if self.twice == "pairs":
             return cos[..., ::2].float(), sin[..., ::2].float()
         half = cos.shape[-1] // 2

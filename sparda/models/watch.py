@@ -21,7 +21,7 @@ from sparda.models import interface
 from sparda.models.layers import attention_layers, context_limit, name_of
 from sparda.models.rotary import Rotary, measured
 
-ROWS, LENGTH = 3, 8
+ROWS, LENGTH = 3, 6
 NAME = "sparda-watch"
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 
@@ -95,8 +95,8 @@ def watch(model: nn.Module, *, last: int | None = None, modules: Sequence[nn.Mod
     last    : tokens of the longest text that will be read; default: the model's context
     modules : whose input and output to keep besides
 
-    TypeError, with one sentence: the pass fails, a layer's attention goes past transformers' attention interface,
-    or it is not plain causal attention.
+    TypeError, with one sentence: the pass fails, or a layer's attention is not plain causal attention or goes
+    past transformers' attention interface.
     """
     layers = attention_layers(model)
     limit = last or context_limit(layers[0].config) or 4096
@@ -110,13 +110,15 @@ def watch(model: nn.Module, *, last: int | None = None, modules: Sequence[nn.Mod
     def call(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         calls[module] = (args, kwargs, output[0] if isinstance(output, tuple) else output)
 
-    with _at_rest(model):
+    with at_rest(model):
         with ExitStack() as hooks:
             for module in modules:
                 hooks.callback(module.register_forward_hook(keep, with_kwargs=True).remove)
             for module in layers:
                 hooks.callback(module.register_forward_hook(call, with_kwargs=True).remove)
-            if layers[0].config._attn_implementation == "sparda":  # attached: what it computes by itself is asked
+            if (
+                layers[0].config._attn_implementation == "sparda"
+            ):  # attached: what it computes by itself is asked
                 hooks.enter_context(interface.serving(layers, "sdpa"))
             output = _run(model, tokens, positions)
         called = [m for m in layers if m in calls]  # a layer for another kind of input may not be
@@ -162,8 +164,9 @@ def _again(model: nn.Module, module: Any, args: tuple, kwargs: dict[str, Any], a
     kwargs = kwargs | {"attention_mask": None}
     x = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
     angles = kwargs.get("position_embeddings")
-    plain = isinstance(angles, (tuple, list)) and len(angles) == 2 and isinstance(angles[0], Tensor)
-    cos, sin = angles if plain else (None, None)
+    cos = sin = None
+    if isinstance(angles, (tuple, list)) and len(angles) == 2 and isinstance(angles[0], Tensor):
+        cos, sin = angles
     layer = Layer(module, name_of(model, module), x, cos, sin, answer)
     layer.ours = _ask(layer, args, kwargs)
     if cos is not None and sin is not None and not cos.is_complex():
@@ -184,7 +187,8 @@ def _ask(layer: Layer, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         _HERE.layer = None
     if not layer.queries.numel():
         raise TypeError(
-            f"{layer.name} does not call its attention through transformers' attention interface, so it cannot "
+            f"{layer.name} does not call its attention through transformers' attention interface, so it "
+            "cannot "
             "be served; load the model without its own code (trust_remote_code=False)"
         )
     return output[0] if isinstance(output, tuple) else output
@@ -212,14 +216,22 @@ def _mask(*args, **kwargs):
 
 
 @contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and rotary tables that a long position would change, for a while."""
+def at_rest(model: Any) -> Iterator[None]:
+    """Evaluation mode, and fresh rotary tables, which a long position may change, for a while."""
     interface.register(NAME, _attention, _mask)
     training = [m for m in model.modules() if m.training]
     tables = [m for m in model.modules() if hasattr(m, "inv_freq") or hasattr(m, "original_inv_freq")]
     kept = [(dict(vars(m)), dict(m._buffers)) for m in tables]
     model.eval()
     try:
+        for m in tables:
+            if isinstance(getattr(m, "max_seq_len_cached", None), int | Tensor) and hasattr(
+                m, "original_inv_freq"
+            ):
+                m.max_seq_len_cached, m.inv_freq = (
+                    m.original_max_seq_len,
+                    m.original_inv_freq.to(m.inv_freq.device),
+                )
         yield
     finally:
         for m in training:
