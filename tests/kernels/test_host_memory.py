@@ -42,8 +42,15 @@ def test_pinning_without_a_gpu_says_what_to_use_instead():
         pinned_empty((4,), torch.float32)
 
 
-def test_a_cpu_store_serves_cpu_slots():
-    expect_reachable("host", torch.empty(3), torch.device("cpu"))
+def test_a_store_that_the_slots_device_cannot_read_is_refused_and_ordinary_memory_serves_a_cpu():
+    ordinary, elsewhere = torch.empty(3), torch.empty(3, device="meta")
+    assert expect_reachable("host", ordinary, torch.device("cpu")) is None
+    with pytest.raises(ValueError, match="host is on meta, the slots are on the CPU; move both"):
+        expect_reachable("host", elsewhere, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"host is on meta; it must be pinned .*pinned_empty"):
+        expect_reachable("host", elsewhere, torch.device("cuda"))
+    with pytest.raises(ValueError, match=r"host is ordinary host memory, .*pinned_empty"):
+        expect_reachable("host", ordinary, torch.device("cuda"))
 
 
 @pytest.mark.gpu

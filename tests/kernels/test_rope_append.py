@@ -77,6 +77,18 @@ def test_appending_a_whole_sequence_gives_the_prompts_compressed_keys(device, rm
     assert rms_error(got.compressed[:, :, : want.shape[2]], want) <= 1e-5
 
 
+def test_a_window_is_averaged_over_its_keys_as_they_are_stored(device):
+    kind, at = torch.float16, torch.tensor([31], device=device)
+    (q, k, v, _), table = token(1, 1, kind, device), angles(device)
+    tail = torch.zeros(1, HEADS, dtype=torch.int32, device=device)
+    first, second = layer(1, kind, device), layer(1, kind, device)
+    rope_append(q, k, v, None, *table, at, tail, first, RULE)
+    second.ring.zero_()
+    second.ring[:, :, 5] = -first.ring[:, :, 31]  # the rounded key: with it the window's sum is 0
+    rope_append(q, k, v, None, *table, at, tail, second, RULE)
+    assert not second.compressed[:, :, 0].any()
+
+
 def test_a_missing_tail_slot_writes_no_slot(device):
     got = layer(1, torch.float32, device)
     before, at = got.slots.clone(), torch.tensor([15], device=device)

@@ -116,6 +116,22 @@ def test_tiles_that_every_query_sees_in_full(kind, device, error):
     assert score_error(got, reference(forecast, compressed, positions, rule, 141), error) <= 1e-5
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+def test_an_early_and_a_late_query_in_one_tile_each_see_their_own_windows(kind, device, error):
+    rule, n_tokens = Sparsity(96), 9000  # the second tile of blocks begins with window 127 or 255
+    forecast, compressed, _ = inputs((1, 1, 16, n_tokens, 3), kind, device)
+    positions = torch.tensor([[8999, 100, 4200]], device=device)
+    got = score_blocks(forecast, compressed, positions, rule, 141)
+    assert score_error(got, reference(forecast, compressed, positions, rule, 141), error) <= 1e-5
+
+
+def test_float32_is_multiplied_in_float32():
+    from sparda.kernels.score_blocks import dot_precision
+
+    assert dot_precision(torch.zeros(1)) == "ieee"
+    assert dot_precision(torch.zeros(1, dtype=torch.bfloat16)) == "tf32"
+
+
 @pytest.mark.gpu
 def test_compressed_keys_of_more_than_2_to_the_31_elements_are_addressed(cuda, error):
     forecast = torch.randn(1100, 2, 1, 128, device=cuda, dtype=torch.bfloat16)

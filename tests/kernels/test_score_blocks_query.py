@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -54,6 +56,19 @@ def test_the_last_queries_of_a_prompt(kind, limit, device, error):
     n_blocks = blocks.count_blocks(n_tokens, rule)
     got = score_blocks_query(q, compressed, positions, rule, n_blocks)
     assert score_error(got, reference(q, compressed, positions, rule, n_blocks), error) <= limit
+
+
+@pytest.mark.parametrize("n_queries", [1, 3])
+def test_normalisers_of_several_splits_are_merged(n_queries, device, error, monkeypatch):
+    module = sys.modules["sparda.kernels.score_blocks_query"]
+    real = module.log_sum_exps
+    monkeypatch.setattr(module, "log_sum_exps", lambda *a, split, **b: real(*a, split=64, **b))
+    rule, n_tokens = Sparsity(96), 4000  # 249 windows: 4 splits
+    q, compressed, _ = inputs((1, 1, 3, 16, n_tokens, n_queries), torch.float32, device, rule)
+    positions = torch.tensor([[3999, 20, 1500][:n_queries]], device=device)
+    n_blocks = blocks.count_blocks(n_tokens, rule)
+    got = score_blocks_query(q, compressed, positions, rule, n_blocks)
+    assert score_error(got, reference(q, compressed, positions, rule, n_blocks), error) <= 1e-5
 
 
 @pytest.mark.parametrize("size", [16, 32, 128])

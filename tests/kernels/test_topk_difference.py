@@ -20,10 +20,10 @@ def reference(scores, positions, slot_block, block_slot, rule, policy="recent", 
     return cache.difference(ids, positions.cpu(), *maps, policy=policy, scores=scores.cpu())
 
 
-def assert_equal(got: Selection, want: Selection):
+def assert_equal(got: Selection, want: Selection, step: int):
     for name in ("block_ids", "slot_ids", "tail_slot", "count", "last_use"):
-        assert getattr(got, name).tolist() == getattr(want, name).tolist(), name
-    assert got.misses() == want.misses()
+        assert getattr(got, name).tolist() == getattr(want, name).tolist(), f"{name} of step {step}"
+    assert got.misses() == want.misses(), f"misses of step {step}"
 
 
 @pytest.mark.parametrize("policy", ["recent", "score"])
@@ -46,7 +46,7 @@ def test_steps_follow_the_reference_from_an_empty_cache(rule, n_blocks, n_slots,
         for name in ("block_ids", "slot_ids", "tail_slot", "src", "dst", "count", "scratch"):
             getattr(out, name).fill_(-77)
         topk_difference(scores, positions, *maps, rule, out=out, policy=policy)
-        assert_equal(out, reference(scores, positions, *want_maps, rule, policy, want))
+        assert_equal(out, reference(scores, positions, *want_maps, rule, policy, want), step)
         assert all(torch.equal(m.cpu(), w) for m, w in zip(maps, want_maps, strict=True))
     assert int(out.ticket) == 0  # ready for the next launch
 
@@ -65,6 +65,20 @@ def test_the_example_of_the_slot_rule(device):
     assert got.block_ids.tolist() == [[[5, 9, 11, 12]]]
     assert got.slot_ids.tolist() == [[[0, 2, 1, 3]]]
     assert got.tail_slot.tolist() == [[3]]
+
+
+@pytest.mark.parametrize("policy", ["recent", "score"])
+def test_queries_may_step_back_and_then_later_blocks_have_the_lowest_score(policy, device):
+    maps, n_blocks, n_slots = cache.empty_maps(2, 1, 9, 24, device), 24, 9
+    want_maps = [m.cpu().clone() for m in maps]
+    out = Selection.empty(2, 1, 6, n_slots, device)
+    want = Selection.empty(2, 1, 6, n_slots, torch.device("cpu"))
+    noise = torch.Generator().manual_seed(0)
+    for step, at in enumerate((20, 7, 23, 9, 11, 22, 8)):
+        positions = torch.tensor([at * 64 + step, (30 - at) * 64 + step], device=device)
+        scores = torch.rand(2, 1, n_blocks, generator=noise).to(device)  # later blocks have one too
+        topk_difference(scores, positions, *maps, SMALL, out=out, policy=policy)
+        assert_equal(out, reference(scores, positions, *want_maps, SMALL, policy, want), step)
 
 
 def test_a_repeated_step_misses_nothing(device):
@@ -100,7 +114,7 @@ def test_forty_steps_at_131072_tokens(n_slots, policy, cuda):
         positions = torch.randint(0, 131_072, (4,), device=cuda)
         scores = torch.randint(-9, 9, (4, 2, 2048), device=cuda).float()
         topk_difference(scores, positions, *maps, rule, out=out, policy=policy)
-        assert_equal(out, reference(scores, positions, *want_maps, rule, policy, want)), step
+        assert_equal(out, reference(scores, positions, *want_maps, rule, policy, want), step)
     assert torch.equal(maps[0].cpu(), want_maps[0])
 
 
@@ -115,11 +129,11 @@ def test_a_captured_graph_replays_the_step(cuda):
         topk_difference(scores, positions, *maps, SMALL, out=out)
     want_maps = [m.cpu().clone() for m in maps]
     want.last_use.copy_(out.last_use)
-    for _ in range(5):
+    for step in range(5):
         scores.copy_(torch.rand_like(scores))
         positions += 1
         graph.replay()
-        assert_equal(out, reference(scores, positions, *want_maps, SMALL, out=want))
+        assert_equal(out, reference(scores, positions, *want_maps, SMALL, out=want), step)
 
 
 def test_bad_input_is_refused_with_what_to_do(reference_only):

@@ -183,4 +183,4 @@ def test_what_the_proxy_cannot_do_it_says():
     biased = transformers.Qwen2ForCausalLM(biased).eval()
     torch.nn.init.ones_(biased.model.layers[0].self_attn.q_proj.bias)
     with pytest.raises(TypeError, match=r"linear map.*--init random"):
-        Proxy.calibrate(transformers.Qwen2ForCausalLM(biased), prompt(80))
+        Proxy.calibrate(biased, prompt(80))

@@ -67,6 +67,23 @@ def test_prompts_are_chosen_for_as_ever(decoder):
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)
 
 
+def test_every_layer_sequence_and_head_has_a_ring_of_its_own_that_its_seed_repeats(decoder):
+    def chosen(seed):
+        selector = Replay(inner("query"), 0.9, PAST, seed)
+        engine = Engine(decoder, selector=selector, sparsity=RULE, max_tokens=640)
+        session = engine.session(2)
+        session.fill(PAST)
+        session.step()
+        return [
+            tuple(ids) for s in session.store.layers[1:] for b in s.selection.block_ids for ids in b.tolist()
+        ]
+
+    first = chosen(0)
+    assert len(set(first)) == len(first) == 2 * 2 * SHAPE.n_kv_heads
+    assert first == chosen(0)
+    assert not set(first) & set(chosen(7))
+
+
 def test_it_looks_ahead_if_the_inner_selector_does():
     assert Replay(inner("forecast"), 0.9, PAST).looks_ahead
     assert not Replay(inner("query"), 0.9, PAST).looks_ahead
