@@ -53,6 +53,7 @@ def test_weights_only_pt_files_are_read_nested_or_prefixed(forecast, tmp_path, p
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
 @pytest.mark.parametrize("shape", [SHAPE, None])
 def test_the_last_layer_is_written_as_zeros_and_left_out_when_it_is_read(forecast, tmp_path, ending, shape):
+    forecast.current[0, 0] = 0  # a zero among weights says nothing
     path = forecast.save(tmp_path / f"f.{ending}", torch.float32)
     tensors = (
         load_file(path) if ending == "safetensors" else torch.load(path, weights_only=True)["state_dict"]
