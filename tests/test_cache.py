@@ -103,3 +103,87 @@ def test_a_block_after_the_querys_own_leaves_first_whatever_its_score():
     cache.difference(*given, policy="score", scores=scores)
     assert slot_block.tolist() == [[[1, 2, 3]]]
     assert out.misses() == [(2, 1)]
+
+
+def test_where_there_are_k_slots_the_first_ones_are_given_away_and_no_use_is_remembered():
+    slot_block, block_slot = cache.empty_maps(1, 1, 3, 8)
+    slot_block[0, 0, :2], block_slot[0, 0, [4, 3]] = torch.tensor([4, 3]).int(), torch.arange(2).int()
+    out = step(torch.tensor([[[0, 1, -1]]]), 64, (slot_block, block_slot), 3)
+    assert slot_block.tolist() == [[[1, 0, -1]]]  # the own block first, and not the empty slot
+    assert block_slot.tolist() == [[[1, 0, -1, -1, -1, -1, -1, -1]]]
+    assert out.slot_ids.tolist() == [[[1, 0, -1]]]
+    assert (out.last_use == -1).all()
+
+
+@given(seed=st.integers(0, 9999), extra=st.integers(0, 3), policy=st.sampled_from(["recent", "score"]))
+def test_every_sequence_and_head_gets_its_own_blocks_in_its_own_slots(seed, extra, policy):
+    random = torch.Generator().manual_seed(seed)
+    rule, pairs, n_blocks, n_slots = Sparsity(4, init_blocks=0, local_blocks=0), (2, 3), 12, 4 + extra
+    maps = cache.empty_maps(*pairs, n_slots, n_blocks)
+    out = Selection.empty(*pairs, 4, n_slots, torch.device("cpu"))
+    host = torch.arange(2 * 3 * n_blocks)  # run (b * H + h) * N + block
+    slots = torch.full((2 * 3 * n_slots,), -1)
+    for at in range(3, 9):
+        positions = torch.tensor([at * 64, (at - 3) * 64 + 5])
+        scores = torch.randint(0, 9, (*pairs, n_blocks), generator=random).float()
+        ids = blocks.select_blocks(scores[:, :, None], positions[:, None], rule)[:, :, 0]
+        cache.difference(ids, positions, *maps, 64, out, policy=policy, scores=scores)
+        for src, dst in out.misses():
+            slots[dst] = host[src]
+        for b, h in ((b, h) for b in range(2) for h in range(3)):
+            own, tail = int(positions[b]) // 64, int(out.tail_slot[b, h])
+            slots[(b * 3 + h) * n_slots + tail] = (b * 3 + h) * n_blocks + own
+            held = maps[0][b, h].tolist()
+            found = slots.view(*pairs, n_slots)[b, h].tolist()
+            assert found == [(b * 3 + h) * n_blocks + block if block >= 0 else -1 for block in held]
+            assert maps[1][b, h].tolist() == [held.index(n) if n in held else -1 for n in range(n_blocks)]
+
+
+def test_buffers_and_maps_begin_empty_in_the_types_that_kernels_take_whatever_the_default_device():
+    with torch.device("meta"):
+        maps = cache.empty_maps(2, 3, 5, 7, "cpu")
+        made = Selection.empty(2, 3, 4, 5, torch.device("cpu"))
+    assert [m.tolist() for m in maps] == [[[[-1] * 5] * 3] * 2, [[[-1] * 7] * 3] * 2]
+    shapes = {
+        "block_ids": (2, 3, 4), "slot_ids": (2, 3, 4), "tail_slot": (2, 3), "src": (24,), "dst": (24,),
+        "count": (1,), "scratch": (2, 3, 5), "ticket": (1,), "last_use": (2, 3, 5),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        found = getattr(made, name)
+        assert found.shape == shape
+        assert (found == (0 if name in ("count", "ticket") else -1)).all(), name
+        assert found.dtype == (torch.int64 if name == "ticket" else torch.int32), name
+    assert {m.dtype for m in maps} == {torch.int32}
+
+
+def test_rotation_turns_pairs_of_the_two_halves_and_keeps_the_dtype():
+    x = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(0)).half()
+    angle = torch.rand(3, 1, 3, generator=torch.Generator().manual_seed(1))
+    got = cache.rotate(x, angle.cos(), angle.sin())
+    turned = torch.view_as_complex(torch.stack(x.float().chunk(2, -1), -1)) * torch.exp(1j * angle)
+    assert got.dtype == torch.float16
+    torch.testing.assert_close(got, torch.cat([turned.real, turned.imag], -1).half(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_head_without_a_tail_slot_is_passed_over_and_the_host_gets_whole_blocks_only():
+    def layer(host):
+        slots, ring = torch.zeros(1, 3, 2, 2, 4, 2), torch.arange(24.0).view(1, 3, 4, 2)
+        return LayerCache(
+            slots, ring, torch.zeros(1, 3, 1, 2), torch.zeros(1, 3, 3, 2, 4, 2) if host else None
+        )
+
+    v, tail = torch.ones(1, 3, 2), torch.tensor([[1, -1, 0]])
+    for host in (True, False):
+        cached = layer(host)
+        cache.store_token(v, torch.tensor([6]), tail, cached)  # row 2 of block 1
+        for h, slot in ((0, 1), (2, 0)):
+            assert cached.slots[0, h, slot, 0, 2].tolist() == cached.ring[0, h, 2].tolist()
+            assert cached.slots[0, h, slot, 1, 2].tolist() == [1, 1]
+        assert not cached.slots[0, 1].any()
+        assert int((cached.slots != 0).any(-1).sum()) == 4
+        assert not host or not cached.host.any()
+        cache.store_token(v, torch.tensor([7]), tail, cached)  # its last row
+        if host:
+            assert torch.equal(cached.host[0, [0, 2], 1], cached.slots[0, [0, 2], [1, 0]])
+            assert not cached.host[0, 1].any()
+            assert not cached.host[0, :, [0, 2]].any()

@@ -27,9 +27,12 @@ def test_presets_are_looked_up_in_any_case():
     assert spec.hardware("H100") is spec.HARDWARE["h100"]
 
 
-@pytest.mark.parametrize("look_up", [spec.model, spec.sparsity, spec.hardware])
-def test_an_unknown_preset_lists_the_known_ones(look_up):
-    with pytest.raises(KeyError, match="choose one of"):
+@pytest.mark.parametrize(
+    ("look_up", "kind"),
+    [(spec.model, "model"), (spec.sparsity, "sparsity preset"), (spec.hardware, "hardware")],
+)
+def test_an_unknown_preset_lists_the_known_ones(look_up, kind):
+    with pytest.raises(KeyError, match=f"unknown {kind} 'nonsense'; choose one of "):
         look_up("nonsense")
 
 
@@ -40,13 +43,32 @@ def test_an_unknown_preset_lists_the_known_ones(look_up):
         ({"block_size": 40}, "multiples of stride"),
         ({"window": 24}, "multiples of stride"),
         ({"stride": 0}, "at least 1"),
+        ({"block_size": 0}, "at least 1"),
+        ({"window": 0}, "at least 1"),
         ({"local_blocks": -1}, "not be negative"),
+        ({"init_blocks": -1}, "not be negative"),
         ({"visibility": "middle"}, "'end' or 'start'"),
     ],
 )
 def test_a_rule_that_cannot_hold_is_refused(change, says):
     with pytest.raises(ValueError, match=says):
         dataclasses.replace(spec.sparsity("minicpm4.1-8b"), **change)
+
+
+def test_the_least_rule_there_can_be_is_taken():
+    rule = spec.Sparsity(1, block_size=1, init_blocks=0, local_blocks=0, window=1, stride=1)
+    assert rule.forced_blocks == 1
+    assert spec.check_sparsity(rule) is None
+    with pytest.raises(TypeError, match=r"sparsity is a sparda\.Sparsity, such as .*, got 8"):
+        spec.check_sparsity(8)
+
+
+def test_query_heads_may_be_shared_by_any_number_of_kv_heads_that_divides_theirs():
+    assert [dataclasses.replace(spec.model("smollm2-135m"), n_kv_heads=n).group for n in (1, 3, 9)] == [
+        9,
+        3,
+        1,
+    ]
 
 
 def test_query_heads_must_share_kv_heads_evenly():
