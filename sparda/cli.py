@@ -10,9 +10,11 @@ import tempfile
 from pathlib import Path
 
 try:
-    from sparda import course
+    from sparda import __version__, course
+    from sparda.errors import sentence
     from sparda.evaluation import command as evaluation
     from sparda.measure import command
+    from sparda.models import export
     from sparda.training import command as training
 except ModuleNotFoundError as error:  # VENV=none on an interpreter that lacks something
     sys.exit(f"sparda: the package {error.name} is missing; run `make install`, or pip install -e '.[all]'")
@@ -49,6 +51,7 @@ def _doctor(options) -> int:
 def parser() -> argparse.ArgumentParser:
     """All commands and options."""
     top = argparse.ArgumentParser(prog="sparda", description="Build and inspect the SparDA Workbench.")
+    top.add_argument("--version", action="version", version=f"sparda {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     build = commands.add_parser("reproduce", help="run chapters and rebuild their figures")
     build.add_argument(
@@ -68,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_to(commands)
     evaluation.add_to(commands)
     training.add_to(commands)
+    export.add_to(commands)
     return top
 
 
@@ -95,23 +99,23 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"sparda: the package {error.name} is missing; run `make -B install`", file=sys.stderr)
         return 2
-    except ConnectionError as error:  # a model or data set that is not here
-        print(f"sparda: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno not in DISK and error.filename is None:
-            raise
-        why = DISK.get(error.errno or 0, f"{error.strerror}; give another file or folder")
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"sparda: {why}{where}; earlier results are untouched", file=sys.stderr)
-        return 1
     except Exception as error:
-        from sparda.figures.catalogue import BuildError
-
-        if not isinstance(error, BuildError):
+        if isinstance(error, OSError) and (error.errno in DISK or error.filename is not None):
+            why = DISK.get(error.errno or 0, f"{error.strerror}; give another file or folder")
+            where = f" ({error.filename})" if error.filename else ""
+            print(f"sparda: {why}{where}; earlier results are untouched", file=sys.stderr)
+            return 1
+        if (said := _said(error)) is None:
             raise
-        print(f"sparda: {error}", file=sys.stderr)
+        for line in said.splitlines():
+            print(f"sparda: {line}", file=sys.stderr)
         return 2
+
+
+def _said(error: Exception) -> str | None:
+    from sparda.figures.catalogue import BuildError
+
+    return str(error) if isinstance(error, BuildError) else sentence(error)
 
 
 if __name__ == "__main__":

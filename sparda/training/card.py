@@ -25,8 +25,9 @@ def write(folder: Path, plan: Plan, seeds: list[int], data: dict[str, Any], **ab
         "command": " ".join(["sparda", *sys.argv[1:]]),
         **about,
     }
-    before = Path(plan.init) / "card.json"
-    if before.exists():
+    folder_before = plan.init_folder
+    before = folder_before and folder_before / "card.json"
+    if before and before.exists():
         card["went_on_from"] = json.loads(before.read_text(encoding="utf-8"))
     path = folder / "card.json"
     write_text(path, json.dumps(card, indent=1) + "\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
+import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import numpy as np
 from sparda.training.packing import pack
 
 SUFFIXES = (".txt", ".md", ".rst")
+HASHED = 2**24  # tokens of a mapped file that are hashed, in rows
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,15 @@ class Sequences:
         """Some of them, [len(indices), length] int64."""
         return np.stack([self.tokens[i, : self.length] for i in indices]).astype(np.int64)
 
+    def digest(self) -> str:
+        """Hash of the tokens: of all, or of a large mapped file its sum and evenly spaced rows of it."""
+        used = self.tokens[:, : self.length]
+        some = max(2, HASHED // self.length) if isinstance(used, np.memmap) else len(used)
+        found = hashlib.sha256(f"{used.shape} {used.sum(dtype=np.int64)}".encode())
+        for row in np.unique(np.linspace(0, len(used) - 1, min(some, len(used))).astype(int)):
+            found.update(used[row].astype("<i8").tobytes())
+        return found.hexdigest()[:32]
+
 
 def read(
     sources: Sequence[str], tokenizer: Any, vocab: int, length: int, most: int | None = None
@@ -44,7 +56,9 @@ def read(
     FileNotFoundError: no such file. ValueError: an empty file, too little text for one sequence, or a
     tokenizer that does not fit the model.
     """
-    if len(sources) == 1 and sources[0].endswith(".npy"):
+    if found := list(problems(sources, length)):
+        raise found[0]
+    if sources[0].endswith(".npy"):
         return _packed(Path(sources[0]), vocab, length)
     check_fits(tokenizer, vocab)
     documents = (text for source in sources for text in _documents(source))
@@ -60,6 +74,49 @@ def read(
             "smaller --length"
         )
     return Sequences(np.stack(sequences), length, what)
+
+
+def problems(sources: Sequence[str], length: int) -> Iterator[FileNotFoundError | ValueError]:
+    """What is wrong with sources, as far as it shows without reading them."""
+    for source in sources:
+        path = Path(source)
+        if source.startswith("hf:"):
+            try:
+                importlib.import_module("datasets")
+            except ImportError:
+                yield ValueError(f"{source} needs the package datasets; run `pip install datasets`")
+        elif source.endswith(".npy"):
+            yield from _packed_problems(path, length, len(sources))
+        elif not path.exists():
+            yield FileNotFoundError(
+                f"no file or folder {source}; check the path (a data set is hf:owner/name)"
+            )
+        elif not (files := _files(source)):
+            yield ValueError(f"the folder {source} holds no text ({', '.join(SUFFIXES)})")
+        else:
+            for file in (f for f in files if not f.stat().st_size):
+                yield ValueError(f"{file} is empty; remove it, or check what wrote it")
+
+
+def _packed_problems(path: Path, length: int, n_sources: int) -> Iterator[FileNotFoundError | ValueError]:
+    if not path.is_file():
+        yield FileNotFoundError(f"no file {path}; make it with `python -m sparda.corpus {path.parent}`")
+        return
+    if n_sources > 1:
+        yield ValueError(f"{path} holds packed tokens and is not joined to other text; give it alone")
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        yield ValueError(f"{path} is no file of numpy's ({error}); make it again, or give text")
+        return
+    if tokens.ndim != 2 or tokens.dtype.kind not in "ui" or not len(tokens):
+        yield ValueError(
+            f"{path} is no table of tokens [n, length]; it is {tokens.dtype} {list(tokens.shape)}"
+        )
+    elif tokens.shape[1] < length:
+        yield ValueError(
+            f"{path} holds sequences of {tokens.shape[1]} tokens; use --length {tokens.shape[1]}"
+        )
 
 
 def check_fits(tokenizer: Any, vocab: int) -> None:
@@ -97,17 +154,7 @@ def _files(source: str) -> list[Path]:
 
 
 def _packed(path: Path, vocab: int, length: int) -> Sequences:
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}; make it with `python -m sparda.corpus {path.parent}`")
     tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    if tokens.ndim != 2 or tokens.dtype.kind not in "ui" or not len(tokens):
-        raise ValueError(
-            f"{path} is no table of tokens [n, length]; it is {tokens.dtype} {list(tokens.shape)}"
-        )
-    if tokens.shape[1] < length:
-        raise ValueError(
-            f"{path} holds sequences of {tokens.shape[1]} tokens; use --length {tokens.shape[1]}"
-        )
     if (largest := int(tokens.max())) >= vocab:
         raise ValueError(
             f"{path} holds token {largest}, but the model knows only {vocab}: it was made with another "
@@ -120,23 +167,19 @@ def _documents(source: str) -> Iterator[str]:
     if source.startswith("hf:"):
         yield from _data_set(source)
         return
-    if not Path(source).exists():
-        raise FileNotFoundError(f"no file or folder {source}; check the path (a data set is hf:owner/name)")
-    if not (files := _files(source)):
-        raise ValueError(f"the folder {source} holds no text ({', '.join(SUFFIXES)})")
-    for file in files:
+    for file in _files(source):
         text = file.read_text(encoding="utf-8", errors="replace")
         if not text.strip():
             raise ValueError(f"{file} is empty; remove it, or check what wrote it")
+        if "\0" in text:
+            raise ValueError(f"{file} is not text; give text in UTF-8, or a .npy of packed tokens")
         yield text
 
 
 def _data_set(source: str) -> Iterator[str]:
     name, split, column = [*source.removeprefix("hf:").split(":"), "", ""][:3]
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise ValueError(f"{source} needs the package datasets; run `pip install datasets`") from None
+    from datasets import load_dataset
+
     rows: Iterable[Any] = load_dataset(name, split=split or "train", streaming=True)
     for row in rows:
         if (column or "text") not in row:

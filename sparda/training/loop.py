@@ -13,16 +13,21 @@ import torch
 from torch import Tensor
 
 from sparda.forecast import Forecast, Shape
+from sparda.provenance import sha256
 from sparda.training import checkpoint
 from sparda.training.backbone import Backbone, Seen
+from sparda.training.checkpoint import Origin
 from sparda.training.data import Sequences
 from sparda.training.plan import Plan, weights_file
+from sparda.training.progress import Progress, Work
 from sparda.training.student import Student
 from sparda.training.validate import Validation
 
+SENSIBLE = (1e-12, 1e12)  # the largest weight of a head lies between, or nothing was learned
+
 
 class NotANumber(RuntimeError):
-    """A loss that is not finite; names layer and step."""
+    """A loss that is not finite, or weights that choose nothing; names layer and step."""
 
 
 @dataclass
@@ -95,22 +100,66 @@ class Run:
             )
         self.backbone = Backbone(self.model, self.plan.sparsity, self.plan.recipe)
         self.learners = [Learner(seed, self._beginner(seed), self.plan) for seed in self.seeds]
-        self.round = checkpoint.load(self.folder, self.plan, self.learners)
+        self.origin = Origin.of(self.model, self.train, self.validation, self._start())
+        self.round = checkpoint.load(self.folder, self.plan, self.learners, self.origin)
         if self.accelerator.is_main_process:
             _forget_after(self.folder / "log.csv", self.round if self.learners[0].steps else -1)
-        self.bar = self._new_bar()
+        rounds, share = self.plan.rounds - self.round, self.plan.sequences // self.accelerator.num_processes
+        steps = self.plan.steps_per_round * len(self.learners)
+        self.progress = Progress(
+            Work(rounds * share, rounds * steps), self.plan.rounds * steps, self.accelerator.is_main_process
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds were trained."""
+        return self.round >= self.plan.rounds
+
+    def estimate(self) -> float:
+        """Seconds that the rest will take, validation included, by one sequence and one step.
+
+        Nothing is learned from them.
+        """
+        if self.accelerator.device.type == "cuda":
+            self._probe()  # the first time loads kernels
+        looking, step = self._probe()
+        return looking * len(self.validation.tokens) + self.progress.left.seconds(looking, step)
+
+    def _probe(self) -> tuple[float, float]:
+        """Seconds of looking at a sequence, and of a step of this process."""
+        plan, student, device = self.plan, self.learners[0].student, self.accelerator.device
+        tokens = self.train.take(plan.draw(self.round, len(self.train))[:1].tolist())
+        began = _now(device)
+        seen = self.backbone.observe(torch.from_numpy(tokens).to(device), plan.sample(self.round))
+        looked = _now(device)
+        part = seen.at(torch.arange(min(plan.step_positions, len(seen.positions))))
+        student(part, plan.sparsity, plan.recipe).mean().backward()
+        step = (_now(device) - looked) * plan.step_sequences / self.accelerator.num_processes
+        student.zero_grad(set_to_none=True)
+        return looked - began, step
 
     def _beginner(self, seed: int) -> Student:
         """A seed's student: new, or as another run left it."""
         plan = self.plan
-        if plan.init in ("query", "random"):
+        if (folder := plan.init_folder) is not None:
+            path = folder / weights_file(seed, self.seeds)
+            return Student.resume(Forecast.load(path, Shape.of(self.model)), self.model)
+        try:
             return Student.of(self.model, plan.init, plan.heads, seed, plan.noise)
-        path = Path(plan.init) / weights_file(seed, self.seeds)
-        if not path.exists():
-            raise FileNotFoundError(
-                f"--init is query, random or a folder that `sparda train` has written; there is no {path}"
-            )
-        return Student.resume(Forecast.load(path, Shape.of(self.model)), self.model)
+        except TypeError as error:
+            if plan.init != "query":
+                raise
+            reason = str(error).split(";")[0]
+            raise TypeError(
+                f"this model has no start from its queries ({reason}); give --init random"
+            ) from None
+
+    def _start(self) -> tuple[str, str]:
+        """Name of the start, and hash of the weights if it is a folder."""
+        if (folder := self.plan.init_folder) is None:
+            return self.plan.init, ""
+        files = [folder / weights_file(seed, self.seeds) for seed in self.seeds]
+        return self.plan.init, " ".join(sha256(file)[:32] for file in files)
 
     def observe(self, round_: int) -> Seen:
         """This process's sequences of a round."""
@@ -118,34 +167,40 @@ class Run:
         mine = mine[self.accelerator.process_index :: self.accelerator.num_processes]
         device, parts = self.accelerator.device, []
         for start in range(0, len(mine), self.batch):
-            self.bar.set_description(f"round {round_}, {start} of {len(mine)} sequences seen")
+            self.progress.stage(f"round {round_ + 1}, {start} of {len(mine)} sequences seen")
             tokens = torch.from_numpy(self.train.take(mine[start : start + self.batch].tolist())).to(device)
             parts.append(self.backbone.observe(tokens, self.plan.sample(round_)))
+            self.progress.looked(len(tokens))
         return Seen.join(parts)
 
     def go(self) -> list[Student]:
         """Train to the end; the students."""
         began = time.perf_counter()
-        if self.round == 0:
-            self._report([], began)  # validates before anything is spent
-        with self.bar:  # closed by Ctrl-C too, so that what is said then stays the last line
-            while self.round < self.plan.rounds:
+        with self.progress:  # closed by Ctrl-C too, so that what is said then stays the last line
+            if self.round == 0:
+                self.progress.stage("reading the held-out text")
+                self._report([], began)  # validates before anything is spent
+            while not self.done:
+                self.progress.resume()
                 losses = self._one_round()
                 self.round += 1
-                self.bar.set_postfix_str(f"loss {losses[0].mean():.4f} {self.validation.last}")
                 out_of_time = self._out_of_time(began)
-                if self.round % self.keep_every == 0 or self.round == self.plan.rounds or out_of_time:
+                if self.round % self.keep_every == 0 or self.done or out_of_time:
                     self._report(losses, began)
                     self._keep()
+                    self.progress.say(
+                        f"round {self.round}: loss {losses[0].mean():.4f}, recall {self.validation.last}"
+                    )
                 if out_of_time:
                     break
         return [learner.student for learner in self.learners]
 
     def _one_round(self) -> list[Tensor]:
         seen = self.observe(self.round)
-        self.bar.set_description(f"round {self.round}")
+        self.progress.stage(f"round {self.round + 1}")
         losses = [
-            learner.learn(seen, self.round, self.accelerator, self.bar.update) for learner in self.learners
+            learner.learn(seen, self.round, self.accelerator, self.progress.stepped)
+            for learner in self.learners
         ]
         for learner, lost in zip(self.learners, losses, strict=True):
             self._check(lost, learner)
@@ -166,6 +221,16 @@ class Run:
             raise NotANumber(
                 f"the loss of layer {layer} is not a number at step {step}; {self._kept()}: lower --lr, or "
                 "clip with --clip 0.5"
+            )
+        heads = learner.student.folded().detach().unflatten(1, (-1, learner.student.head_dim))
+        largest = heads.abs().amax((2, 3))  # [L, H * n]
+        bad = (~((largest > SENSIBLE[0]) & (largest < SENSIBLE[1]))).nonzero()
+        if len(bad):
+            layer = int(bad[0, 0])
+            value = float(largest[tuple(bad[0])])
+            raise NotANumber(
+                f"after step {learner.steps} the weights of layer {layer} choose nothing, their largest "
+                f"value is {value:.1g}; {self._kept()}: lower --lr, or clip with --clip 0.5"
             )
 
     def _kept(self) -> str:
@@ -197,17 +262,15 @@ class Run:
 
     def _keep(self) -> None:
         if self.accelerator.is_main_process:
-            checkpoint.save(self.folder, self.plan, self.learners, self.round)
+            checkpoint.save(self.folder, self.plan, self.learners, self.round, self.origin)
         self.accelerator.wait_for_everyone()
 
-    def _new_bar(self):
-        from tqdm import tqdm
 
-        steps = self.plan.steps_per_round * len(self.learners)
-        return tqdm(
-            total=self.plan.rounds * steps, initial=self.round * steps, unit="step", mininterval=1.0,
-            disable=not self.accelerator.is_main_process,
-        )  # fmt: skip
+def _now(device: torch.device) -> float:
+    """A clock that waits for the GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:

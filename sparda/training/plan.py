@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,25 +60,47 @@ class Plan:
     heads: int = 1
 
     def __post_init__(self):
+        if found := list(self._problems()):
+            raise ValueError("\n".join(found))
+
+    def _problems(self) -> Iterator[str]:
+        """What cannot be or does not fit together: a sentence each, with the remedy."""
+        options = {f.name: (f"--{f.name.replace('_', '-')}", getattr(self, f.name)) for f in fields(self)}
+        ints = [f.name for f in fields(self) if f.type == "int"]
+        least = {name: int(name not in ("positions", "tail", "warmup")) for name in ints}
+        least |= dict.fromkeys(("weight_decay", "clip", "noise"), 0)
+        for name, bound in least.items():
+            option, value = options[name]
+            if not bound <= value < math.inf:
+                yield f"{option} must be at least {bound}, got {value}"
+        if not 0 < self.lr < math.inf:
+            yield f"--lr must be a number above 0, got {self.lr}"
+        if self.step_sequences > 0 and self.sequences % self.step_sequences:
+            yield (
+                f"a round's {self.sequences} sequences are no multiple of a step's {self.step_sequences}; "
+                "change --sequences or --step-sequences"
+            )
         if self.least >= self.length - self.tail:
-            raise ValueError(
+            yield (
                 f"{self.length} tokens hold no query that has a block to choose, beside "
                 f"{self.sparsity.forced_blocks} forced ones and a --tail of {self.tail}; raise --length over "
                 f"{self.least + self.tail}"
             )
-        if (k := self.sparsity.budget_blocks) >= (every := count_blocks(self.length, self.sparsity)):
-            raise ValueError(
+        elif (k := self.sparsity.budget_blocks) >= (every := count_blocks(self.length, self.sparsity)):
+            yield (
                 f"every block is kept at k = {k} of {every} blocks, so there is nothing to learn; raise "
                 f"--length over {k * self.sparsity.block_size}, or lower --budget"
             )
-        if self.sequences % self.step_sequences:
-            raise ValueError(
-                f"a round's {self.sequences} sequences are no multiple of a step's {self.step_sequences}; "
-                "change --sequences or --step-sequences"
-            )
-        small = [f.name for f in fields(self) if f.type == "int" and getattr(self, f.name) < 1]
-        if wrong := set(small) - {"positions", "warmup"}:
-            raise ValueError(f"{', '.join(sorted(wrong))} must be at least 1")
+
+    @property
+    def init_folder(self) -> Path | None:
+        """Folder of the run that this one goes on from, if any."""
+        return self.folder_of(self.init)
+
+    @staticmethod
+    def folder_of(init: str) -> Path | None:
+        """The folder that an ``init`` names, if it names one."""
+        return None if init in ("query", "random") else Path(init).expanduser()
 
     @property
     def least(self) -> int:

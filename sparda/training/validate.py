@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +56,7 @@ class Validation:
 
     tokens  : [B, T] of the held-out text
     budgets : block rules that recall is measured at
+    source  : where the text is from
     """
 
     model: Any
@@ -61,6 +64,7 @@ class Validation:
     positions: Tensor
     budgets: Sequence[Sparsity] = BUDGETS
     batch: int = 4
+    source: str = "held-out text"
     last: str = ""  # of the latest ``row``, short
     _seen: Seen | None = field(default=None, repr=False)
     _bounds: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -77,18 +81,30 @@ class Validation:
             self._seen = Seen.join(parts)
         return self._seen
 
+    def digest(self) -> str:
+        """Hash of all that decides what is measured: tokens, positions, block rules."""
+        found = hashlib.sha256(repr([list(self.tokens.shape), *self.budgets]).encode())
+        for part in (self.tokens, self.positions):
+            found.update(part.cpu().long().numpy().astype("<i8").tobytes())
+        return found.hexdigest()[:32]
+
     @torch.no_grad()
     def layers(self, scores: Callable[[Seen, Sparsity], Tensor], sparsity: Sparsity) -> Tensor:
         """Recall of each layer, [L], of any rule ``by_...``."""
         return recall(self.seen, scores(self.seen, sparsity), sparsity)
 
     def bounds(self) -> dict[str, Tensor]:
-        """Recall of each layer: query selection, proxy (on compressed keys), oracle; as ``query_k16``."""
+        """Recall of each layer: query selection, oracle, proxy (on compressed keys); as ``query_k16``.
+
+        A model whose queries have a bias or a norm has no proxy.
+        """
         if not self._bounds:
+            rules: dict[str, Callable[[Seen, Sparsity], Tensor]] = {"query": by_query, "oracle": by_oracle}
+            with suppress(TypeError):
+                rules["proxy"] = _by(Student.of(self.model))
             for s in self.budgets:
-                self._bounds[f"query_k{s.budget_blocks}"] = self.layers(by_query, s)
-                self._bounds[f"oracle_k{s.budget_blocks}"] = self.layers(by_oracle, s)
-                self._bounds[f"proxy_k{s.budget_blocks}"] = self.layers(_by(Student.of(self.model)), s)
+                for name, scores in rules.items():
+                    self._bounds[f"{name}_k{s.budget_blocks}"] = self.layers(scores, s)
         return self._bounds
 
     def row(self, student: Student) -> dict[str, str]:
