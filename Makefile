@@ -33,7 +33,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STAGE := tools/stage
 
 .NOTPARALLEL:
-.PHONY: help install reproduce test lint unit kernels notebooks browser smoke lab clean
+.PHONY: help install reproduce test lint unit kernels notebooks browser smoke mutants lab clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -83,6 +83,9 @@ browser: $(STAMP) ## every chapter in JupyterLab and headless Chromium; pictures
 
 smoke: $(STAMP) ## build every figure in the smoke profile, under build/
 	@$(STAGE) "reproduce" 240 $(PY) -m sparda.cli reproduce --profile smoke --force
+
+mutants: $(STAMP) ## do the tests notice single changes of the code? ROOMS='rules cache engine evaluation'
+	$(PY) tools/mutants.py $(ROOMS)
 
 lab: $(STAMP) ## JupyterLab on 127.0.0.1, with a token
 	@$(PY) tools/lab_settings.py build/lab-settings
