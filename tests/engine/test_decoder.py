@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from sparda.engine import Engine
+from sparda.engine.weights import random_decoder
 from sparda.forecast import Forecast
-from sparda.spec import Sparsity
+from sparda.spec import ModelShape, Sparsity
 
 transformers = pytest.importorskip("transformers")
 
@@ -121,3 +124,64 @@ def test_a_sliding_window_that_a_text_could_pass_is_refused():
     for layer in made.model.layers:
         layer.self_attn.sliding_window = None
     assert Engine(made, sparsity=RULE, max_tokens=256).max_tokens == 256
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_random_decoders_have_the_shapes_rates_and_angles_of_their_model(tied):
+    shape = ModelShape(
+        "made up", n_layers=4, hidden=96, n_heads=6, n_kv_heads=3, head_dim=16, ffn=160, vocab=201,
+        rms_eps=1e-3, rope_theta=700.0, native_context=512, tied_embeddings=tied, source="made up",
+    )  # fmt: skip
+    made = random_decoder(shape, 50, dtype=torch.float64, seed=3)
+    assert (made.n_heads, made.n_kv_heads, made.head_dim, made.eps) == (6, 3, 16, 1e-3)
+    assert len(made.layers) == 4
+    for layer in made.layers:
+        assert layer.qkv.shape == ((6 + 2 * 3) * 16, 96)
+        assert layer.out.shape == (96, 6 * 16)
+        assert layer.gate_up.shape == (2 * 160, 96)
+        assert layer.down.shape == (96, 160)
+        for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
+            assert matrix.dtype == torch.float64
+            assert float(matrix.std()) * matrix.shape[1] ** 0.5 == pytest.approx(1, rel=0.1)
+        for gain in (layer.attention_norm, layer.ffn_norm, made.final_norm):
+            assert torch.equal(gain, torch.ones(96, dtype=torch.float64))
+    assert made.embed.shape == made.head.shape == (201, 96)
+    assert (made.head is made.embed) == tied
+    assert made.residual_scale == pytest.approx(1.4 / 4**0.5)
+    assert (made.embed_scale, made.logit_scale, made.attention_scale) == (1.0, 1.0, None)
+    for t, i in ((0, 0), (49, 0), (7, 3), (49, 7)):
+        angle = t / 700.0 ** (2 * i / 16)
+        assert float(made.cos[t, i]) == pytest.approx(math.cos(angle), abs=1e-6)
+        assert float(made.sin[t, i]) == pytest.approx(math.sin(angle), abs=1e-6)
+    assert made.cos.shape == made.sin.shape == (50, 8)
+    assert made.cos.dtype == made.sin.dtype == torch.float32
+    with torch.device("meta"):  # whatever the default device
+        again, other = (random_decoder(shape, 50, dtype=torch.float64, seed=seed) for seed in (3, 4))
+    assert torch.equal(made.layers[3].down, again.layers[3].down)
+    assert torch.equal(made.cos, again.cos)
+    assert torch.equal(made.final_norm, again.final_norm)
+    assert not torch.equal(made.layers[3].down, other.layers[3].down)
+    assert not torch.equal(made.layers[3].down, made.layers[2].down)
+
+
+def test_rows_that_foresee_are_fused_behind_those_of_a_layer_the_first_layers_own_last():
+    """Layer i foresees i + 1; layer 0 itself too; the last one nothing."""
+    decoder = random_decoder(
+        ModelShape("tiny", 3, 64, 4, 2, 16, 64, 101, 1e-5, 1e4, 512, False, "made up"), 20
+    )
+    rows = torch.arange(3.0)[:, None, None].expand(3, 48, 64)  # three heads, each row says its layer
+    fused = decoder.with_ahead(lambda layer: rows[layer])
+    assert fused.ahead_heads == 3
+    for i, foreseen in enumerate(([1, 0], [2], [])):
+        added = fused.layers[i].qkv[len(decoder.layers[i].qkv) :]
+        assert added[:, 0].tolist() == [float(layer) for layer in foreseen for _ in range(48)]
+        assert torch.equal(fused.layers[i].qkv[: 8 * 16], decoder.layers[i].qkv)
+    normed = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    for i, (following, own) in enumerate(((1.0, 0.0), (2.0, None), (None, None))):
+        q, k, v, *ahead = fused.project(i, normed)
+        assert (q.shape, k.shape, v.shape) == ((2, 4, 16), (2, 2, 16), (2, 2, 16))
+        for got, says in zip(ahead, (following, own), strict=True):
+            want = None if says is None else (says * normed.sum(-1))[:, None, None].expand(2, 3, 16)
+            assert got is None if want is None else torch.allclose(got, want, atol=1e-5)
+    assert decoder.project(0, normed)[3:] == (None, None)
+    assert decoder.ahead_heads == 0
