@@ -93,6 +93,11 @@ def _left_padded(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
     return ids, (torch.arange(longest) >= torch.tensor(pad)[:, None]).long()
 
 
+def by_hand_step(case: Case) -> int:
+    """Tokens of a prompt that are read at once by hand."""
+    return max(case.chunk, 5)
+
+
 def _by_hand(case: Case, model: Any, ids: Tensor, mask: Tensor, count: Count) -> Said:
     """Chunks and a cache in a loop of one's own, as programs without ``generate`` do it."""
     from transformers import DynamicCache
@@ -102,7 +107,7 @@ def _by_hand(case: Case, model: Any, ids: Tensor, mask: Tensor, count: Count) ->
     rows: list[Tensor] = []
     tokens = ids
     while len(rows) < case.new_tokens:
-        for part in tokens[:, done:].split(max(case.chunk, 5), 1):
+        for part in tokens[:, done:].split(by_hand_step(case), 1):
             done += part.shape[1]
             places = (mask[:, :done].cumsum(1) - 1).clamp(min=0)[:, -part.shape[1] :]
             logits = model(

@@ -163,7 +163,9 @@ def _selector(rng: Random, n_layers: int) -> str:
     if name != "wait":
         return name
     waiting = sorted(rng.sample(range(n_layers), rng.randint(1, min(2, n_layers))))
-    return f"{rng.choice(('forecast', 'forecast', 'streaming', 'proxy'))}@{'+'.join(map(str, waiting))}"
+    return (
+        f"{rng.choice(('forecast',) * 4 + ('streaming', 'streaming', 'proxy'))}@{'+'.join(map(str, waiting))}"
+    )
 
 
 def _ends(rng: Random, vocab: int) -> int | tuple[int, ...] | None:

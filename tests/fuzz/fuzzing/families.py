@@ -114,10 +114,10 @@ def _qwen3(rng: Random, sizes: dict[str, Any]) -> dict[str, Any]:
 
 FAMILIES = (
     # those whose graph the engine has, most of the time
-    Family("llama", _llama, 28),
-    Family("mistral", _mistral, 16),
-    Family("granite", _granite, 16),
-    Family("minicpm", _minicpm, 16),
+    Family("llama", _llama, 45),
+    Family("mistral", _mistral, 25),
+    Family("granite", _granite, 25),
+    Family("minicpm", _minicpm, 25),
     # plain decoders of other kinds: biases, norms of queries and keys, other norms and activations
     Family("qwen2", lambda rng, sizes: {"hidden_act": rng.choice(ACTIVATIONS)}, 4),
     Family("qwen3", _qwen3, 4),

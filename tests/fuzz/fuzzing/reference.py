@@ -218,7 +218,7 @@ def chances(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray:
             code = (code + part) * np.uint64(-7046029254386353131 % 2**64)
             code = (code ^ (code >> np.uint64(29))) * np.uint64(-4658895280553007687 % 2**64)
             code = code ^ (code >> np.uint64(32))
-    return ((code >> np.uint64(40)).astype(np.float32) / np.float32(2**24)).astype(np.float32)
+    return np.asarray(code >> np.uint64(40), np.float32) / np.float32(2**24)
 
 
 def _as_query(module: Any, weights: Tensor, args: tuple, kwargs: dict[str, Any]) -> Tensor:
