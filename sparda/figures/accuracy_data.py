@@ -58,7 +58,7 @@ class Evaluation:
 
 
 def missing(name: str) -> str:
-    """A sentence for a chapter that has no committed "accuracy", "recall", "needle", "waiting" or "exchange"."""
+    """A sentence for a chapter that lacks "accuracy", "recall", "needle", "waiting" or "exchange"."""
     return MISSING[name]
 
 
@@ -89,6 +89,16 @@ def committed(
     kept = read("pairs", device, folder, model=model)
     compared = paired(texts) if kept is None else kept.rows if waits else _plain(kept.rows)
     return Evaluation(_with_share(wanted[0], 64), texts, _with_share(compared, 64), cells.where)
+
+
+def need(name: str, model: str = SUBJECT) -> Any:
+    """A model's answers ("accuracy"; "waiting": with methods of which a layer waits), or another file's rows.
+
+    FileNotFoundError with ``missing``: none are committed.
+    """
+    if name not in ("accuracy", "waiting"):
+        return measured.need(read(name, model=model), missing(name))
+    return measured.need(committed(model=model, waits=name == "waiting"), missing(name))
 
 
 def _plain(rows):

@@ -58,7 +58,7 @@ def needle_table(rows, context: int, budget_blocks: int):
 
 
 def needle_gains(rows, context: int, budget_blocks: int, method: str = "sparda"):
-    """What a method catches beyond the query, a row for each task and layer: columns gain, gain_low, gain_high.
+    """What a method catches beyond the query, by task and layer: columns gain, gain_low, gain_high.
 
     rows : of needle.csv; of the contexts and k in them the nearest is taken
     """
@@ -121,7 +121,7 @@ def _bars(method: str, part) -> list[Any]:
 
 
 def exchange_table(rows, context: int, budget_blocks: int, method: str = "sparda"):
-    """One method's rows of exchange.csv; of contexts and k the nearest is taken. ValueError: there are none."""
+    """One method's rows of exchange.csv; of contexts and k the nearest is taken. ValueError: none."""
     rows = rows[rows["method"] == method]
     if rows.empty:
         raise ValueError(f"exchange.csv has no {method}; run `sparda eval exchange --methods {method}`")
@@ -137,14 +137,15 @@ def exchange_figure(table, *, note: str = "", where: str = ""):
     from plotly.subplots import make_subplots
 
     tasks = list(dict.fromkeys(table["task"]))
-    figure: Any = make_subplots(1, len(tasks), shared_yaxes=True, subplot_titles=tasks, horizontal_spacing=0.04)
+    panels = {"shared_yaxes": True, "subplot_titles": tasks, "horizontal_spacing": 0.04}
+    figure: Any = make_subplots(1, len(tasks), **panels)
     figure.update_annotations(font={"size": 13, "color": TEXT})
     colour = series(LOOKS["sparse"])["marker"]["color"]
     for column, task in enumerate(tasks, 1):
         part = table[table["task"] == task]
         single = part[part["layer"].str.isdigit()]
         above, below = single["gain_high"] - single["gain"], single["gain"] - single["gain_low"]
-        error = {"type": "data", "array": above, "arrayminus": below, "color": TEXT, "thickness": 1, "width": 2}
+        error = {"array": above, "arrayminus": below, "color": TEXT, "thickness": 1, "width": 2}
         bar = go.Bar(
             x=single["layer"].astype(int), y=single["gain"], error_y=error, marker={"color": colour},
             name="the query chooses in this layer", showlegend=column == 1,

@@ -79,6 +79,11 @@ def missing(name: str) -> str:
     return f"{name}.csv is not committed yet: `sparda bench {name}` writes it, on a machine with a GPU"
 
 
+def need(name: str) -> Run:
+    """``read`` for a chapter about these rows; FileNotFoundError with ``missing`` where there are none."""
+    return measured.need(read(name), missing(name))
+
+
 def sources(run: Run | None, sidecar: Path) -> str:
     """Where measured rows come from: those of the benchmark, and those of kernels timed alone (sidecar)."""
     about = [part for part in json.loads(sidecar.read_text(encoding="utf-8")).values() if "commit" in part]

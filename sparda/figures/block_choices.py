@@ -135,8 +135,9 @@ def choices_figure(
         "height": 190 + 120 * len(parts),
         "margin": {"t": 132, "b": 100},  # room for a stamp of three lines, and for the legend
     }
-    layout |= {axis.replace("y", "yaxis"): {"range": [0, 1.4], "showticklabels": False} for axis in axes}
-    layout[axes[len(axes) // 2].replace("y", "yaxis")]["title"] = {"text": "score, scaled"}
+    scale = {"range": [0, 1.4], "tickvals": [0, 1]}
+    layout |= {axis.replace("y", "yaxis"): dict(scale) for axis in axes}
+    layout[axes[len(axes) // 2].replace("y", "yaxis")]["title"] = {"text": "score (1: best to choose)"}
     figure = go.Figure({"data": traces, "layout": layout})
     own = {name: layout[name] for name in ("height", "legend", "margin")}
     return stamp(figure, "measured", note, where=where, line_chars=80).update_layout(own)

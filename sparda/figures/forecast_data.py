@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from sparda.figures import measured
 from sparda.figures.forecast import gap_closed
@@ -57,6 +58,11 @@ def read(what: str, device: str = "nvidia-h200", *, model: str = "smollm2-135m")
     if rows.empty or (what == "recall" and "sparda" not in set(rows["method"])):
         return None
     return Run(rows, run.where)
+
+
+def need(what: str) -> Any:
+    """Weights of "forecast", or rows of "recall" or "ablation"; FileNotFoundError with ``missing``: none."""
+    return measured.need(weights_file() if what == "forecast" else read(what), missing(what))
 
 
 def recalls(run: Run, *, context: int, budget_blocks: int, text: str | None = None):

@@ -165,7 +165,7 @@ def roofline_figure(table, *, note: str = ""):
     """Roofs as lines, operations as labelled points, on two logarithmic axes."""
     import plotly.graph_objects as go
 
-    # points coincide, so each kind of label has its own side
+    # points coincide, so each kind of label has its own side, and a wide space keeps it off the mark
     sides = {"resident blocks": "top left", "by query": "middle left", "by Forecast": "middle left"}
     sides |= {o: "bottom left" for o in table["operation"] if o.startswith("prefill")}
     figure = go.Figure()
@@ -176,10 +176,17 @@ def roofline_figure(table, *, note: str = ""):
                 x=part["flop_per_byte"], y=part["tflop_per_s"], name=name, mode="lines", line=look["line"]
             )
             continue
+        places = [sides.get(operation, "bottom right") for operation in part["operation"]]
+        labels = [
+            f"{operation}\u2003" if "left" in place else f"\u2003{operation}"
+            for operation, place in zip(part["operation"], places, strict=True)
+        ]
+        look["marker"] |= {"size": 10}
+        if name == "selection":  # around the marks whose places it shares
+            look["marker"] |= {"symbol": "circle-open", "size": 20, "line": {"width": 2}}
         figure.add_scatter(
             x=part["flop_per_byte"], y=part["tflop_per_s"], name=name, mode="markers+text",
-            text=part["operation"], textposition=[sides.get(o, "bottom right") for o in part["operation"]],
-            marker=look["marker"] | {"size": 10},
+            text=labels, textposition=places, marker=look["marker"],
         )  # fmt: skip
     decades = {"type": "log", "dtick": 1}
     figure.update_xaxes(title="arithmetic intensity, FLOP per byte", range=[-1.2, 4.9], **decades)

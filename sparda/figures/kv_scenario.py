@@ -9,7 +9,7 @@ from sparda import costs
 from sparda.blocks import count_blocks
 from sparda.bounds import Rates, decode_bound, misses_at, transfer_seconds
 from sparda.figures.kv_math import PLACEMENTS
-from sparda.figures.style import TEXT, series, stamp
+from sparda.figures.style import HATCH, TEXT, series, stamp
 from sparda.prefetch import HIT_RATE
 from sparda.spec import Hardware, ModelShape, Sparsity, hardware, model, sparsity
 from sparda.units import format_bytes, gib
@@ -99,6 +99,12 @@ def scenario_title(scenario: Scenario) -> str:
     )
 
 
+def _said(values) -> dict:
+    """Keywords of bars that carry their values; none where there is nothing."""
+    texts = [f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value else "" for value in values]
+    return {"text": texts, "textangle": 0, "insidetextfont": {"color": "white", "weight": "bold"}}
+
+
 def scenario_figure(scenario: Scenario):
     """Two panels of scenario_table: stacked GPU memory under the card's capacity; times on a log axis."""
     from plotly.subplots import make_subplots
@@ -108,8 +114,10 @@ def scenario_figure(scenario: Scenario):
     memory, time = (table[table["panel"] == panel] for panel in ("memory", "time"))
     for index, (part, pattern) in enumerate({"weights": "", "K and V": "/", "compressed keys": "x"}.items()):
         rows = memory[memory["part"] == part]
-        look = {"color": series(index)["marker"]["color"], "pattern": {"shape": pattern}}
-        figure.add_bar(x=rows["item"], y=rows["value"], name=part, marker=look, row=1, col=1)
+        look = {"color": series(index)["marker"]["color"], "pattern": {"shape": pattern, **HATCH}}
+        figure.add_bar(
+            x=rows["item"], y=rows["value"], name=part, marker=look, **_said(rows["value"]), row=1, col=1
+        )
     rows = memory[memory["part"] == "capacity"]
     look = {"symbol": "line-ew-open", "size": 60, "color": TEXT, "line": {"width": 3}}
     figure.add_scatter(
@@ -117,14 +125,17 @@ def scenario_figure(scenario: Scenario):
     )
     colour = series(3)["marker"]["color"]
     labels = ["<br>".join(textwrap.wrap(item, 9)) for item in time["item"]]
-    figure.add_bar(x=labels, y=time["value"], name="one step", marker_color=colour, row=1, col=2)
+    bars = {"name": "one step", "marker_color": colour, **_said(time["value"])}
+    figure.add_bar(x=labels, y=time["value"], **bars, row=1, col=2)
     figure.update_yaxes(title="GPU memory, GiB", rangemode="nonnegative", row=1, col=1)
     figure.update_xaxes(tickangle=0, tickfont_size=11, row=1, col=2)  # four labels in half a cell
     # plotly ends a log axis at the largest number to include, even below its data: name the lower end only
     log = {"type": "log", "dtick": 1, "autorangeoptions": {"include": 0.1}}
     figure.update_yaxes(title="one decode step, ms", row=1, col=2, **log)
     figure.update_layout(barmode="stack", title_text=scenario_title(scenario), title_font_size=14)
-    note = f"{scenario.model}, {scenario.n_tokens} tokens, batch {scenario.batch}, "
+    native = scenario.shape.native_context
+    beyond = f" (beyond its own context of {native})" if scenario.n_tokens > native else ""
+    note = f"{scenario.model}, {scenario.n_tokens} tokens{beyond}, batch {scenario.batch}, "
     note += f"k {scenario.budget_blocks}, hit rate {scenario.hit_rate:g}"
     where = f"datasheet memory of {scenario.card.name}, link {scenario.card.link_gb_per_s:g} GB/s"
     return stamp(figure, "modelled", note, where=where, line_chars=80)  # a live one is narrow

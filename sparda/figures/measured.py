@@ -39,6 +39,13 @@ def read(name: str, device: str = "nvidia-h200", folder: Path = DATA, **csv_opti
     return Run(rows, f"{runs[0]['device']} · {max(run['date'] for run in runs)} · commit {commits}")
 
 
+def need(found: Any, missing: str) -> Any:
+    """What was found; FileNotFoundError with the sentence ``missing``, which says what makes it, for None."""
+    if found is None:
+        raise FileNotFoundError(missing)
+    return found
+
+
 def source(rows: Any) -> str:
     """Where these rows come from: device, newest date, their commits, and what shared host pages.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparda import paper
 from sparda.bounds import H200_RATES, DecodeBound, Rates, decode_bound, misses_at
+from sparda.costs import largest_batch
 from sparda.figures.benchmarks import PUBLISHED
 from sparda.figures.measured import SOURCE, Run, source
 from sparda.figures.style import series, stamp
@@ -121,6 +122,23 @@ def throughput_figure(table, *, note: str = "", where: str = ""):
     figure.update_yaxes(title="decode, tokens/s", type="log", tickvals=ticks)
     figure.update_layout(title_text="Offloaded decode: tokens a second against batch")
     return _stamp(figure, table, note, where)
+
+
+def spelled(
+    rows, shape: ModelShape, sparsity: Sparsity, *, n_tokens: int, memory_gib: float
+):  # fmt: skip
+    """Measured tokens/s for reading, systems by batch; a word where there is no rate.
+
+    "does not fit": all keys and values on a card of this memory, by the ledger of ``costs``; else "not run"
+    """
+    table = rows.pivot(index="system", columns="batch", values="tokens_per_s").round(0)
+    of = {"shape": shape, "sparsity": sparsity, "n_tokens": n_tokens, "memory_gib": memory_gib}
+    fits = largest_batch(placement="gpu", **of)
+    resident = set(rows.loc[rows["transport"] == "none", "system"])
+    words = [
+        ["does not fit" if s in resident and b > fits else "not run" for b in table] for s in table.index
+    ]
+    return table.astype(object).where(table.notna(), words)
 
 
 def _stamp(figure, table, note: str, where: str, rest: str = f"{RATES}; {PAPER}"):

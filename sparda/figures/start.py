@@ -68,17 +68,20 @@ def right_answers(replies):
 def budget_figure(counts, *, note: str = "", where: str | None = None):
     """Right answers against the budget, a line a selector; "all" is drawn as the dense reference.
 
-    counts : ``right_answers``
+    counts : ``right_answers``; marks of one budget and as many right answers stand side by side
     """
     import plotly.graph_objects as go
 
     figure, asked = go.Figure(), int(counts["asked"].max())
-    for index, (name, part) in enumerate(counts[counts["selector"] != "all"].groupby("selector", sort=False)):
-        part, look = part.sort_values("budget_blocks"), series(index)
-        look["marker"]["size"] = 14 - 2 * index  # markers may share a point
+    some = counts[counts["selector"] != "all"]
+    place = some.groupby(["budget_blocks", "right"]).cumcount()
+    aside = (some["budget_blocks"].max() - some["budget_blocks"].min() or 1) / 40
+    some = some.assign(x=some["budget_blocks"] + aside * place)
+    for index, (name, part) in enumerate(some.groupby("selector", sort=False)):
+        part = part.sort_values("budget_blocks")
         figure.add_scatter(
-            x=part["budget_blocks"], y=part["right"], name=name, mode="lines+markers",
-            hovertemplate="k %{x}: %{y} of " + str(asked), **look,
+            x=part["x"], y=part["right"], name=name, mode="lines+markers", customdata=part[["budget_blocks"]],
+            hovertemplate="k %{customdata[0]}: %{y} of " + str(asked), **series(index),
         )  # fmt: skip
     for right in counts.loc[counts["selector"] == "all", "right"]:
         text = {"text": f"dense: {right} of {asked}", "xanchor": "right", "x": 1, "yshift": 8}

@@ -70,4 +70,11 @@ def _controls(scenario: Scenario) -> dict:
 
 def _live(scenario: Scenario):
     controls = _controls(scenario)
+    phase, batch = controls["phase"], controls["batch"]
+
+    def of_decode_alone(_change) -> None:
+        batch.disabled = phase.value == "prefill"  # a prompt is one sequence
+
+    phase.observe(of_decode_alone, names="value")
+    of_decode_alone(None)
     return shell.simple(controls, lambda chosen: Scenario(**chosen).figure(), figure="attention_time_prefill")

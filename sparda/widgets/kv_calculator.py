@@ -69,9 +69,10 @@ def _controls(scenario: Scenario) -> dict:
 def _live(scenario: Scenario):
     controls = _controls(scenario)
     link = controls["link_gb_per_s"]
+    first = {scenario.gpu.lower(): scenario.card.link_gb_per_s}  # it may be a measured one
 
     def other_card(change):
-        link.value = HARDWARE[change["new"]].link_gb_per_s
+        link.value = first.get(change["new"], HARDWARE[change["new"]].link_gb_per_s)
 
     controls["gpu"].observe(other_card, names="value")
     return shell.simple(

@@ -61,6 +61,11 @@ def test_what_is_not_committed_is_none_and_named(tmp_path):
     for name in ("accuracy", "recall", "needle", "exchange"):
         assert f"sparda eval {name}" in accuracy_data.missing(name)
     assert "--methods sparda@7" in accuracy_data.missing("waiting")
+    for name in ("accuracy", "waiting", "needle"):
+        with pytest.raises(FileNotFoundError, match="sparda eval"):
+            accuracy_data.need(name, "no-such-model")
+    assert not any("@" in row["method"] for row in accuracy_data.need("accuracy").samples)
+    assert any("@" in row["method"] for row in accuracy_data.need("waiting").samples)
 
 
 def test_committed_tables_equal_live_ones_and_carry_their_stamp(tmp_path, live):

@@ -50,6 +50,13 @@ def test_a_file_that_is_not_there_gives_none_and_a_sentence(tmp_path):
     assert "sparda bench prefill" in benchmarks.missing("prefill")
 
 
+def test_a_chapter_that_needs_a_file_stops_with_the_sentence(monkeypatch):
+    assert len(benchmarks.need("decode").rows) > 0
+    monkeypatch.setattr(benchmarks, "read", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="`sparda bench decode` writes it"):
+        benchmarks.need("decode")
+
+
 def test_an_unknown_benchmark_is_refused():
     with pytest.raises(ValueError, match="choose one of decode"):
         benchmarks.read("speed")

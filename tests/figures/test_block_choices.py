@@ -74,6 +74,9 @@ def test_the_figure_marks_what_is_missed_by_a_sign_and_reads_by_pattern(table):
     assert [list(mark.x) for mark in marks] == [[], [2], []]
     assert list(bars[1].marker.pattern.shape) == ["/", "", "", "x", "x", "", "/"]
     assert "a laptop" in figure.layout.meta["stamp"]
+    rows = [figure.layout[name] for name in ("yaxis", "yaxis2", "yaxis3")]
+    assert {axis.tickvals for axis in rows} == {(0, 1)}  # and they are labelled
+    assert {axis.showticklabels for axis in rows} == {None}
     assert figure.layout.title.text == "Layer 0, KV head 0, token 100 writes “ 7”"
 
 

@@ -32,8 +32,11 @@ def test_answers_against_the_budget(draws):
     rows = [("query", 8, 3, 5, 0.7), ("query", 4, 1, 5, 0.2), ("oracle", 4, 5, 5, 0.1), ("all", 32, 5, 5, 1)]
     counts = pd.DataFrame(rows, columns=["selector", "budget_blocks", "right", "asked", "reads_needle"])
     some = counts[counts["selector"] != "all"].sort_values("budget_blocks")
+    counts = pd.concat([counts, pd.DataFrame([("random", 4, 1, 5, 0.0)], columns=counts.columns)])
+    some = pd.concat([some, counts.tail(1)])
+    some["x"] = some["budget_blocks"] + (some["selector"] == "random") * (8 - 4) / 40  # beside the query's
     figure = start.budget_figure(counts, where="here")
-    draws(figure, some, by="selector", x="budget_blocks", y="right")
+    draws(figure, some, by="selector", x="x", y="right")
     assert [line.y0 for line in figure.layout.shapes] == [5]
 
 

@@ -105,6 +105,9 @@ def test_what_is_not_committed_is_none_and_a_sentence_says_what_writes_it(data, 
     assert forecast_data.weights_file() is None
     assert forecast_data.card() is None
     assert "train" in forecast_data.missing("forecast")
+    for needed in (what, "forecast"):
+        with pytest.raises(FileNotFoundError, match="committed yet"):
+            forecast_data.need(needed)
 
 
 def recall_rows():

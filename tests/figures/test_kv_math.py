@@ -65,6 +65,16 @@ def test_a_missed_block_is_used_at_link_speed():
     assert rows["resident blocks"] / rows["missed blocks"] == pytest.approx(3600 / 50.8)
 
 
+def test_labels_of_the_roofline_keep_off_their_marks_and_no_mark_hides_another():
+    drawn = {t.name: t for t in kv_math.roofline_figure(roofline()).data}
+    for trace in (drawn["weights"], drawn["attention"], drawn["selection"]):
+        for text, place in zip(trace.text, trace.textposition, strict=True):
+            assert text.endswith("\u2003") if "left" in place else text.startswith("\u2003")
+    ring = drawn["selection"].marker
+    assert ring.symbol.endswith("-open")
+    assert ring.size > max(drawn["weights"].marker.size, drawn["attention"].marker.size)
+
+
 def test_series_differ_in_more_than_colour():
     lines = [t for t in kv_math.memory_figure(memory()).data if t.showlegend is not False]
     assert len({(t.line.dash, t.marker.symbol) for t in lines}) == len(lines)

@@ -140,3 +140,13 @@ def test_a_step_that_was_not_measured_is_named_and_leaves_the_product():
     assert ours["overlap"].isna().to_dict() == {4: False, 16: False, 64: True}
     assert ours.loc[64, "both"] == pytest.approx(3)
     assert figures.absent(figures.gain_table(**OF, run=None, hit_rate=0.89)) == ""
+
+
+def test_a_rate_that_is_not_there_did_not_fit_or_was_not_run():
+    rows = [("all", "none", 4, 440.4), ("all", "none", 64, None), ("query", "demand", 4, 512.6)]
+    table = pd.DataFrame(rows, columns=["selector", "transport", "batch", "tokens_per_s"])
+    table = table.assign(system=table["selector"].map({"all": "Dense", "query": "Sparse"}))
+    wide = figures.spelled(table, **OF, memory_gib=141)
+    assert wide.loc["Dense"].to_dict() == {4: 440, 64: "does not fit"}
+    assert wide.loc["Sparse"].to_dict() == {4: 513, 64: "not run"}
+    assert figures.spelled(table, **OF, memory_gib=1000).loc["Dense", 64] == "not run"

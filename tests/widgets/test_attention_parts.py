@@ -41,6 +41,14 @@ def test_the_other_phase_changes_title_and_unit(control, charts):
     assert "decode" in chart.layout.title.text
 
 
+def test_the_batch_can_be_moved_only_where_it_does_something(control):
+    box = explore_attention(live=True)
+    assert control(box, "batch (decode)").disabled
+    control(box, "phase").value = "decode"
+    assert not control(box, "batch (decode)").disabled
+    assert not control(explore_attention(live=True, phase="decode"), "batch (decode)").disabled
+
+
 def test_start_values_of_its_own_are_kept(control):
     box = explore_attention(Scenario(n_tokens=100_000), live=True, budget_blocks=40)
     assert (control(box, "context").value, control(box, "budget k").value) == (100_000, 40)

@@ -49,6 +49,32 @@ def test_another_card_brings_its_own_link_and_capacity(control, bars):
     assert control(box, "link, GB/s").value == 32
 
 
+def test_back_to_the_first_card_its_link_is_the_one_that_it_started_with(control):
+    box = explore_kv(live=True, gpu="h200", link_gb_per_s=50.8)
+    for gpu, link in (("gh200", 450), ("h200", 50.8), ("h100", 64)):
+        control(box, "GPU").value = gpu
+        assert control(box, "link, GB/s").value == link
+
+
+def test_a_model_beyond_its_own_context_gets_a_word(control, charts):
+    box = explore_kv(live=True, model="smollm2-135m", n_tokens=8192)
+    assert "beyond" not in charts(box)[0].layout.title.text
+    control(box, "context").value = 16_384
+    assert "16384 tokens (beyond its own context of 8192)" in " ".join(
+        charts(box)[0].layout.title.text.split("<br>")
+    )
+
+
+def test_bars_carry_their_values(control, charts):
+    box = explore_kv(live=True, batch=4)
+    said = {bar.name: list(bar.text) for bar in charts(box)[0].data if bar.type == "bar"}
+    assert said["K and V"][0] == "16"
+    control(box, "batch").value = 8
+    bars = {bar.name: bar for bar in charts(box)[0].data if bar.type == "bar"}
+    assert bars["K and V"].text[0] == "32"
+    assert list(bars["one step"].text) == ["537", *(f"{ms:.3g}" for ms in bars["one step"].y[1:])]
+
+
 def test_the_static_twin_is_three_stamped_figures():
     figures = explore_kv(live=False, gpu="h200")
     assert [f.layout.meta["status"] for f in figures] == ["modelled"] * 3
