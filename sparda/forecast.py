@@ -248,11 +248,15 @@ def _sorted_out(tensors: Mapping[str, Tensor], path: Path) -> tuple[Tensor, list
     current = next((t for name, t in tensors.items() if _CURRENT.search(name)), None)
     if not found:
         some = ", ".join(sorted(tensors)[:3]) or "nothing"
-        raise ValueError(f"{path} holds no Forecast (no `...q_future_proj.weight`); it holds {some}")
+        raise ValueError(
+            f"{path} holds no Forecast (no `...q_future_proj.weight`), but {some}; take the file that "
+            "`sparda train` wrote"
+        )
+    again = "copy the whole file again, or train one with `sparda train`"
     if current is None:
         raise ValueError(
-            f"{path} lacks layer 0's own projection, `model.layers.0.self_attn.q_curr_proj.weight`"
+            f"{path} lacks layer 0's own projection, `model.layers.0.self_attn.q_curr_proj.weight`; {again}"
         )
     if missing := sorted(set(range(max(found) + 1)) - set(found)):
-        raise ValueError(f"{path} lacks the Forecast of layers {', '.join(map(str, missing))}")
+        raise ValueError(f"{path} lacks the Forecast of layers {', '.join(map(str, missing))}; {again}")
     return current, [found[layer] for layer in sorted(found)]

@@ -93,11 +93,14 @@ def minicpm_sparsity(config: Any) -> Sparsity:
         raise ValueError(f"sparse_config has {', '.join(wrong)} where a whole number belongs; {ADVICE}")
     if given.get("use_nope"):
         raise ValueError(
-            "sparse_config asks to score keys without RoPE (use_nope), which is not offered here"
+            "sparse_config asks to score keys without RoPE (use_nope), which is not offered here; take a "
+            "model whose config does not, such as MiniCPM4.1-8B"
         )
     size, window = given["block_size"], given["window_size"]
     if size < 1 or window % size:
-        raise ValueError(f"window_size {window} in sparse_config must be a multiple of block_size {size}")
+        raise ValueError(
+            f"window_size {window} in sparse_config must be a multiple of block_size {size}; {ADVICE}"
+        )
     local = window // size
     budget = given["topk"] + local
     said = (
