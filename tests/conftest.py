@@ -100,3 +100,32 @@ def tiny_model(tmp_path_factory) -> Path:
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Make a small random decoder of any family, with gains, biases and projections that matter."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    sizes = {
+        "vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    }  # fmt: skip
+
+    def make(family: str = "Llama", **options):
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{family}Config")(**{**sizes, **options})
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                if "norm" in name:
+                    p.uniform_(0.5, 1.5)
+                elif name.endswith("bias"):
+                    p.normal_(0, 0.3)
+                elif "proj" in name:
+                    p.mul_(8)
+        return model
+
+    return make

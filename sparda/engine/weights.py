@@ -86,7 +86,7 @@ def _check_layout(model: Any) -> None:
         )
     missing = [f"model.{name}" for name in OUTER if not hasattr(inner, name)]
     for i, layer in enumerate(getattr(inner, "layers", ())):
-        missing += [f"model.layers.{i}.{path}" for path in PARTS if _at(layer, path) is None]
+        missing += [f"model.layers.{i}.{path}" for path in PARTS if _at(layer, f"{path}.weight") is None]
     missing += [name for name in ("rms_norm_eps", "num_key_value_heads") if not hasattr(model.config, name)]
     if missing:
         raise TypeError(

@@ -48,8 +48,8 @@ class Attachment:
     probe: Probe | None = None
     places: Places = field(default_factory=Places, repr=False)
     _rotaries: list[Rotary] = field(default_factory=list, repr=False)
-    # of each forward pass, known by its rotary angles: layer -> what foresees its choice. A pass that
-    # gradient checkpointing computes again has the same angles, and finds what it found the first time.
+    # of each forward pass, known by its rotary angles: layer -> what foresees its choice, not rotated. A pass
+    # that gradient checkpointing computes again has the same angles, and finds what it found the first time.
     _foreseen: MutableMapping[Tensor, dict[int, Tensor]] = field(
         default_factory=WeakTensorKeyDictionary, repr=False
     )
@@ -108,23 +108,30 @@ class Attachment:
         self._waiting(module).append((ahead, kwargs.get("past_key_values")))
 
     def _look_ahead(self, module: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Foresee the next layer's choice; return what the layer before foresaw of this one's."""
-        layer, foreseen = layer_index(module), self._foreseen.setdefault(cos, {})
-        targets = ([0] if layer == 0 else []) + ([layer + 1] if layer + 1 < len(self._rotaries) else [])
-        for target in targets:
-            rotary = self._rotaries[target]
-            angles = [x[:, None].expand(len(hidden), -1, -1, -1) for x in rotary.angles(cos, sin)]
-            flat = self.selector.look_ahead(target, hidden)
-            heads = flat.unflatten(-1, (-1, head_dim(module))).transpose(1, 2)  # [B, n, T_q, d]
-            foreseen[target] = rotary.turn(heads, *angles)
+        """Foresee the next layer's choice; return what was foreseen of this one's, [B, n, T_q, d]."""
+        layer, here = layer_index(module), self._entered
+        foreseen = self._foreseen.get(cos)
+        if foreseen is None:  # a new pass, or other angles than the layer before has in this one
+            goes_on = layer > 0 and getattr(here, "latest", None) == layer - 1
+            foreseen = self._foreseen[cos] = here.foreseen if goes_on else {}
+        here.foreseen, here.latest = foreseen, layer
+        for target in ([0] if layer == 0 else []) + ([layer + 1] if layer + 1 < len(self._rotaries) else []):
+            foreseen[target] = self.selector.look_ahead(target, hidden)
         if layer not in foreseen:
             raise RuntimeError(
                 f"layer {layer} runs without the layer before it, which chooses its blocks; run the whole "
-                "model, "
-                "or use a selector that does not look ahead, such as 'query'"
+                "model, or use a selector that does not look ahead, such as 'query'"
             )
         again = torch.is_grad_enabled() or module.training  # may be computed again, by gradient checkpointing
-        return foreseen[layer] if again else foreseen.pop(layer)
+        flat = foreseen[layer] if again else foreseen.pop(layer)
+        heads = flat.to(cos.device).unflatten(-1, (-1, head_dim(module))).transpose(1, 2)
+        rotary = self._rotaries[layer]
+        return rotary.turn(heads, *(x[:, None] for x in rotary.angles(cos, sin)))
+
+    def clear(self) -> None:
+        """Let go of what the last passes have left."""
+        self._foreseen.clear()
+        self._entered = threading.local()
 
 
 @contextmanager
@@ -167,6 +174,7 @@ def attach(
     attachment = Attachment(chooser, sparsity, frozenset(phases), watcher, _rotaries=rotaries)
     interface.register("sparda", _attention_function, _mask_function)
     with ExitStack() as stack:
+        stack.callback(attachment.clear)
         for module in layers:
             _ATTACHED[module] = attachment
             stack.callback(_ATTACHED.pop, module, None)

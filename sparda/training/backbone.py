@@ -87,7 +87,8 @@ class Backbone:
         kinds = set(checked(self.model, looks_ahead=True))
         if len(kinds) > 1:
             raise TypeError(
-                "a Forecast is trained for models whose layers all rotate in one way, and some of this one's do "
+                "a Forecast is trained for models whose layers all rotate in one way, and some of this "
+                "one's do "
                 "not rotate; use a selector that needs no training, such as 'query'"
             )
         self.rotary = kinds.pop()
@@ -138,6 +139,12 @@ class Backbone:
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         at = self._at(hidden)
         self._taken["inputs"].append(hidden[:, at])
+        angles = [x[0, at] for x in self.rotary.angles(*kwargs["position_embeddings"])]
         if not self._taken["angles"]:
-            angles = self.rotary.angles(*kwargs["position_embeddings"])
-            self._taken["angles"] = [x[0, at] for x in angles]
+            self._taken["angles"] = angles
+        elif not torch.equal(self._taken["angles"][0], angles[0]):
+            raise TypeError(
+                "a Forecast is trained for models whose layers all rotate by one table, and this one's "
+                "layers have "
+                "several; use a selector that needs no training, such as 'query'"
+            )
