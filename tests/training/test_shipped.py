@@ -1,13 +1,16 @@
 """The committed Forecast: it fits its model, says where it came from, and chooses better than the query."""
 
 import csv
+import hashlib
 import json
 import shlex
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from sparda.evaluation.subject import forecast_file
 from sparda.forecast import Forecast, Shape
@@ -15,6 +18,7 @@ from sparda.text import data_dir
 
 FOLDER = data_dir() / "forecasts" / "smollm2-135m"
 SHAPE = Shape(n_layers=30, hidden=576, n_kv_heads=3, head_dim=64)
+BEFORE = "8532a7bd01653f67de0af1dd9d02bcd20bcce2e735b687cd5264c40c966ccb8f"  # SHA-256 without the last layer
 TARGETS = {16: 0.32, 32: 0.36}  # of the gap between query selection and oracle
 
 
@@ -22,13 +26,39 @@ def card():
     return json.loads((FOLDER / "card.json").read_text())
 
 
-def test_it_is_one_small_bf16_file_of_every_layer_but_the_last():
+def test_it_is_one_small_bf16_file_of_every_layer():
     path = forecast_file("smollm2-135m")
     assert path.stat().st_size < 8_000_000
-    Forecast.load(path, SHAPE)
+    assert len(Forecast.load(path, SHAPE).future) == 29
     with safe_open(path, "pt") as file:
-        assert len(file.keys()) == 30
+        assert len(file.keys()) == 31
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_since_it_was_trained_it_only_got_a_last_layer_of_zeros():
+    """What else it holds is, byte for byte, the file that tables and figures of 2026-11-30 name."""
+    tensors = load_file(forecast_file("smollm2-135m"))
+    assert not tensors.pop("model.layers.29.self_attn.q_future_proj.weight").any()
+    header = {"__metadata__": {"head_dim": "64", "model": "smollm2-135m", "format": "pt"}}
+    body = b""
+    for name in sorted(tensors):
+        piece = tensors[name].view(torch.int16).numpy().astype("<i2").tobytes()
+        place = [len(body), len(body) + len(piece)]
+        header[name] = {"dtype": "BF16", "shape": list(tensors[name].shape), "data_offsets": place}
+        body += piece
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    assert hashlib.sha256(len(head).to_bytes(8, "little") + head + body).hexdigest() == BEFORE
+
+
+@pytest.mark.model
+def test_it_says_which_weights_it_was_trained_for(smollm2):
+    from sparda.models.fingerprint import fingerprint
+
+    weights = Forecast.load(forecast_file("smollm2-135m"))
+    assert weights.about["model"] == "smollm2-135m"
+    assert weights.made_for(fingerprint(smollm2.model)) is True
+    assert weights.made_for("0" * 32) is False
 
 
 @pytest.mark.parametrize("k", TARGETS)
