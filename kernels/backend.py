@@ -66,6 +66,8 @@ def choose(*tensors: Tensor | None) -> Backend:
         raise ValueError(f"the tensors are on {found}; move them to one device")
     if device.type == "cuda":
         return _choose_cuda(device)
+    if device.type == "meta":
+        raise ValueError("kernels need tensors with data, got meta ones; load the weights first")
     if device.type != "cpu":
         raise ValueError(f"kernels run on CUDA or CPU tensors, got {device}; call .cuda() or .cpu()")
     if interpreter_wanted() != interpreter_loaded() and HAS_TRITON:

@@ -101,7 +101,11 @@ def expect_free(n_bytes: int) -> None:
     """MemoryError where so much is not free: else the system would kill the process half-way."""
     total, free = machine_memory()
     if total and n_bytes > free:
-        raise MemoryError(explain(n_bytes, "it is more than is free"))
+        raise MemoryError(
+            f"{format_bytes(n_bytes)} of host memory are needed, and of this machine's "
+            f"{format_bytes(total)} only "
+            f"{format_bytes(free)} are free; lower the batch or the context"
+        )
 
 
 def explain(n_bytes: int, reason: str) -> str:

@@ -49,7 +49,9 @@ def replay_scores(
     batch, heads, n_blocks = scores.shape
     backend.expect("rank", rank, (batch, heads, n_blocks), torch.int32)
     backend.expect("positions", positions, (batch,), (torch.int32, torch.int64))
-    if not 0 <= misses <= learned <= pool - misses:
+    if not 0 <= misses <= learned:
+        raise ValueError(f"misses must lie in 0..{learned}, the learned blocks, got {misses}")
+    if learned > pool - misses:
         raise ValueError(
             f"{misses} misses of {learned} blocks need at least {learned + misses} candidates, got {pool}; "
             "raise the context or lower the budget"

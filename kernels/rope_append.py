@@ -154,11 +154,11 @@ def _check(q, k, v, f, cos, sin, positions, tail_slot, cache: LayerCache, sparsi
         raise ValueError(f"q must be [B, H_q, d] with H_q a multiple of {heads}, got shape {list(q.shape)}")
     rows = {"q": (q, q.shape[1]), "k": (k, heads), "v": (v, heads)} | ({} if f is None else {"f": (f, heads)})
     for name, (x, n) in rows.items():
-        strided = where != "torch" and (x.stride(1), x.stride(2)) != (dim, 1)
-        if tuple(x.shape) != (batch, n, dim) or x.dtype != kind or strided:
+        backend.expect(name, x, (batch, n, dim), kind)
+        if where != "torch" and (x.stride(1), x.stride(2)) != (dim, 1):
             raise ValueError(
-                f"{name} must be [{batch}, {n}, {dim}] {kind} with the heads of a sequence side by side, got "
-                f"{list(x.shape)} {x.dtype} with strides {x.stride()}; call .contiguous()"
+                f"{name} must have the heads of a sequence side by side, got strides {x.stride()}; "
+                "call .contiguous()"
             )
     if where != "torch":
         backend.expect_power_of_two(head_dim=dim, block_size=size, window=sparsity.window)

@@ -49,7 +49,8 @@ def stamp(buffer: Tensor, slot: int) -> None:
     """
     expect("buffer", buffer, (None,), torch.int64)
     if not 0 <= slot < len(buffer):
-        raise ValueError(f"slot must lie in 0..{len(buffer) - 1}, got {slot}; make the buffer longer")
+        more = "; make the buffer longer" if slot > 0 else ""
+        raise ValueError(f"slot must lie in 0..{len(buffer) - 1}, got {slot}{more}")
     if buffer.is_cuda and choose(buffer) == "cuda":
         stamp_kernel[(1,)](buffer, slot, num_warps=1)
     else:

@@ -55,9 +55,11 @@ def store_token(v: Tensor, positions: Tensor, tail_slot: Tensor, cache: LayerCac
     where = backend.choose(v, positions, tail_slot, cache.slots, cache.ring)
     backend.expect("slots", cache.slots, (None, None, None, 2, None, None), backend.FLOATS)
     batch, heads, n_slots, _, size, dim = cache.slots.shape
-    strided = where != "torch" and (v.stride(1), v.stride(2)) != (dim, 1)
-    if tuple(v.shape) != (batch, heads, dim) or strided:
-        raise ValueError(f"v must be [{batch}, {heads}, {dim}], heads side by side; call .contiguous()")
+    backend.expect("v", v, (batch, heads, dim), cache.slots.dtype)
+    if where != "torch" and (v.stride(1), v.stride(2)) != (dim, 1):
+        raise ValueError(
+            f"v must have the heads of a sequence side by side, got strides {v.stride()}; call .contiguous()"
+        )
     backend.expect("ring", cache.ring, (batch, heads, None, dim), v.dtype)
     backend.expect("positions", positions, (batch,), (torch.int32, torch.int64))
     backend.expect("tail_slot", tail_slot, (batch, heads), torch.int32)

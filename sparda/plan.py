@@ -39,7 +39,7 @@ class Plan:
     def __post_init__(self):
         if min(self.batch, self.max_tokens) < 1:
             raise ValueError(f"batch and max_tokens must be at least 1, got {self.batch}, {self.max_tokens}")
-        if isinstance(self.slots, str) and self.slots not in ("full", "k"):
+        if type(self.slots) is not int and self.slots not in ("full", "k"):
             raise ValueError(f"cache is 'full', 'k' or a number of slots, got {self.slots!r}")
         if isinstance(self.slots, int) and self.slots < self.sparsity.budget_blocks:
             raise ValueError(
@@ -110,7 +110,11 @@ class HostPool:
         """The layer's host store [B, H, N, 2, S, d]; ValueError if the pool was made for less."""
         n_bytes = math.prod(plan.host_shape) * plan.dtype.itemsize
         store = self._stores.get(layer // self.share)
-        if store is None or n_bytes > self._bytes:
+        if store is None:
+            raise ValueError(
+                f"the pool has no memory for layer {layer}; make it from a plan that offloads that layer"
+            )
+        if n_bytes > self._bytes:
             raise ValueError(
                 f"the pool holds {self._bytes} bytes a layer, but {n_bytes} are needed; make it for the "
                 "largest batch and context"

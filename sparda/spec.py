@@ -83,10 +83,12 @@ class Sparsity:
             raise ValueError("budget_blocks, block_size, window and stride must be at least 1")
         if min(self.init_blocks, self.local_blocks) < 0:
             raise ValueError("init_blocks and local_blocks must not be negative")
-        if self.block_size % self.stride or self.window % self.stride:
+        if wrong := [name for name in ("block_size", "window") if getattr(self, name) % self.stride]:
+            said = " and ".join(f"{name} {getattr(self, name)}" for name in wrong)
             raise ValueError(
-                f"block_size {self.block_size} and window {self.window} must be multiples of stride "
-                f"{self.stride}; with stride 16 use a block size of 16, 32, 64 or 128"
+                f"{said} must be a multiple of stride {self.stride}; the usual ones are block_size=64 "
+                "(with stride "
+                "16 use a block size of 16, 32, 64 or 128), window=32 and stride=16"
             )
         if self.visibility not in ("end", "start"):
             raise ValueError(f"visibility is 'end' or 'start', got {self.visibility!r}")
@@ -94,13 +96,26 @@ class Sparsity:
             raise ValueError(
                 f"budget_blocks = {self.budget_blocks} cannot hold the {self.forced_blocks} forced blocks "
                 f"(init {self.init_blocks} + local {self.local_blocks} + the query's own); "
-                f"raise budget_blocks to {self.forced_blocks} or lower local_blocks"
+                f"raise budget_blocks to {self.forced_blocks}"
+                + (" or lower local_blocks" if self.budget_blocks > self.init_blocks else "")
             )
 
     @property
     def forced_blocks(self) -> int:
         """Most blocks that are forced for one query: init + W + the query's own."""
         return self.init_blocks + self.local_blocks + 1
+
+    @property
+    def least_local_blocks(self) -> int:
+        ""
+        """Local blocks that a choice one layer ahead needs: its newest window, which is not scored in time,
+        must lie in forced blocks. 1 for windows of up to a block.
+
+        >>> Sparsity(96).least_local_blocks, Sparsity(6, 16, local_blocks=2, stride=8).least_local_blocks
+        (1, 2)
+        """
+        starts = range(0, self.block_size, self.stride)
+        return max(1, *((start + self.window - 1) // self.block_size for start in starts))
 
 
 def check_sparsity(sparsity: object) -> None:
@@ -127,7 +142,7 @@ class Hardware:
 
 def _look_up(table: dict, kind: str, name: str):
     try:
-        return table[name.lower()]
+        return table[str(name).lower()]
     except KeyError:
         raise KeyError(f"unknown {kind} {name!r}; choose one of {', '.join(sorted(table))}") from None
 

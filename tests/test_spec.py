@@ -40,8 +40,8 @@ def test_an_unknown_preset_lists_the_known_ones(look_up, kind):
     ("change", "says"),
     [
         ({"budget_blocks": 33}, "cannot hold the 34 forced blocks"),
-        ({"block_size": 40}, "multiples of stride"),
-        ({"window": 24}, "multiples of stride"),
+        ({"block_size": 40}, "a multiple of stride"),
+        ({"window": 24}, "a multiple of stride"),
         ({"stride": 0}, "at least 1"),
         ({"block_size": 0}, "at least 1"),
         ({"window": 0}, "at least 1"),

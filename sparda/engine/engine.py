@@ -101,8 +101,13 @@ class Engine:
                 "early; use transport='demand', or a selector that looks ahead such as 'forecast'"
             )
         check_index(self.selector)
-        if early and self.sparsity.local_blocks < 1:
-            raise ValueError("looking ahead needs local_blocks >= 1: the newest window is not scored in time")
+        least = self.sparsity.least_local_blocks
+        if early and self.sparsity.local_blocks < least:
+            raise ValueError(
+                f"looking ahead needs local_blocks >= {least}: the newest window of "
+                f"{self.sparsity.window} tokens is "
+                "not scored in time, so it must lie in blocks that are read anyway"
+            )
         if early and not self.layer0_resident:
             raise ValueError("layer 0 has no layer before it; keep layer0_resident=True when looking ahead")
         if self.replacement not in ("recent", "score"):

@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from sparda.models import interface
+from sparda.models.layers import sliding_window
 
 PHASES = ("prefill", "decode")
 
@@ -62,16 +65,20 @@ class Places:
             for module in model.modules():
                 if issubclass(type(module), GenerationMixin):
                     before = vars(module).get("generate")
-                    vars(module)["generate"] = self._learning(module.generate)
+                    vars(module)["generate"] = self._learning(module)
                     stack.callback(_restore, module, before)
             yield
 
-    def _learning(self, generate: Any) -> Any:
+    def _learning(self, module: Any) -> Any:
+        generate = module.generate
+
         @functools.wraps(generate)
         def learning(*args, **kwargs):
             if not hasattr(self._asked, "prompts"):
                 self._asked.prompts = []
-            self._asked.prompts.append(_columns(args, kwargs))
+            columns = _columns(args, kwargs)
+            _check_length(module, columns, kwargs)
+            self._asked.prompts.append(columns)
             try:
                 return generate(*args, **kwargs)
             finally:
@@ -86,7 +93,19 @@ def _columns(args: tuple, kwargs: dict[str, Any]) -> int:
     return max((x.shape[1] for x in given if isinstance(x, Tensor) and x.dim() > 1), default=1)
 
 
-def _restore(module: nn.Module, before: Any) -> None:
+def _check_length(module: Any, columns: int, kwargs: dict[str, Any]) -> None:
+    """TypeError: prompt and reply together pass a window that some layers see."""
+    window = sliding_window(module.config.get_text_config(decoder=True))
+    if window is None:
+        return
+    given = kwargs.get("generation_config") or module.generation_config
+    new = kwargs.get("max_new_tokens", given.max_new_tokens)
+    longest = columns + new if new else kwargs.get("max_length", given.max_length) or columns + 1
+    if longest - 1 > window:  # the last token is not read
+        raise TypeError(interface.too_long(longest - 1, window))
+
+
+def _restore(module: Any, before: Any) -> None:
     if before is None:
         vars(module).pop("generate", None)
     else:

@@ -105,7 +105,7 @@ def test_bad_input_is_refused_with_what_to_do(reference_only):
     with pytest.raises(ValueError, match="tail_slot must lie in"):
         rope_append(*given, *table, at, tail + 3, layer(1, torch.float32, "cpu"), RULE)
     q, k, v, f = given
-    with pytest.raises(ValueError, match=r"call \.contiguous"):
+    with pytest.raises(ValueError, match=r"k must have shape \[1, 2, 64\]"):
         rope_append(q, k.transpose(1, 2), v, f, *table, at, tail, layer(1, torch.float32, "cpu"), RULE)
     with pytest.raises(ValueError, match="host's 12"):
         rope_append(*given, *angles("cpu", 400), at + 300, tail, layer(1, torch.float32, "cpu"), RULE)
