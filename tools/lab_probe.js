@@ -26,7 +26,7 @@ window.probe = (() => {
     },
     // every figure and widget of the page is drawn, and a live figure fills its output
     drawn: () => graphs(document).every((graph) => graph.querySelector(".main-svg") && graph._fullLayout && (!graph.closest(".jupyter-widgets") ||
-      graph._fullLayout.width > 0.9 * graph.closest(".jp-OutputArea-output").clientWidth)) &&
+      Math.abs(graph._fullLayout.width / graph.closest(".jp-OutputArea-output").clientWidth - 0.95) < 0.06)) &&
       ![...document.querySelectorAll(".jp-OutputArea-output")].some((out) => /^Loading widget/.test(out.textContent.trim())),
     outputs: (kind) => cells().flatMap((cell, index) => (cell.model.sharedModel.outputs ?? [])
       .filter((out) => out.output_type === kind || out.name === kind)
@@ -47,7 +47,7 @@ window.probe = (() => {
     faults: () => graphs(document).flatMap((graph) => {
       const name = (graph._fullLayout.title.text ?? "").slice(0, 40);
       const box = graph.querySelector(".main-svg").getBoundingClientRect();
-      const room = graph.closest(".jp-OutputArea-output").getBoundingClientRect();
+      const room = (graph.closest(".jp-OutputArea-output") ?? graph).getBoundingClientRect();
       const texts = (path) => [...graph.querySelectorAll(path)].filter((text) => text.textContent.trim())
         .map((text) => ({
           says: `"${text.textContent.slice(0, 40)}"`, turned: text.getAttribute("transform"), at: text.getBoundingClientRect(),

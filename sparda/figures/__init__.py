@@ -14,6 +14,8 @@ import re
 import sys
 from pathlib import Path
 
+from sparda.figures.style import fit
+
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -33,6 +35,7 @@ def publish(name: str, figure, table):
         raise ValueError(f"figure {name!r} has no stamp; pass it through sparda.figures.style.stamp first")
     if len(table) == 0:
         raise ValueError(f"figure {name!r} has an empty table; hand over the rows that it draws")
+    fit(figure)
     folder = os.environ.get("SPARDA_BUILD_DIR")
     if folder:
         Path(folder, f"{name}.json").write_text(figure.to_json() + "\n", encoding="utf-8")

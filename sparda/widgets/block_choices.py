@@ -7,6 +7,7 @@ from typing import Any
 
 from sparda.figures.block_choices import At, block_sentence, choices_figure, choices_table, within
 from sparda.figures.choices_live import Choices, Reader
+from sparda.figures.style import fit
 from sparda.widgets import runtime, shell
 
 FIGURE = "block_choices"
@@ -53,7 +54,7 @@ def _painter(reader: Reader, note: str):
         about = f"{int(choices.positions[0]) + 1} tokens in blocks of {size}, k {at.budget_blocks}"
         line = ", ".join(part for part in (note, about, *reader.missing) if part)
         look = {"token": choices.tokens[at.step], "texts": choices.texts if hover else ()}
-        return choices_figure(table, note=line, where=where, **look), table
+        return fit(choices_figure(table, note=line, where=where, **look)), table
 
     return draw
 

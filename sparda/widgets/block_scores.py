@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sparda.figures.score_map import ScoreMaps, score_map_figure, score_map_table, thinned, without_nan
+from sparda.figures.style import fit
 from sparda.widgets import runtime, shell
 
 STATIC_ROWS = 32  # of the heat map in a file, which holds two of them
@@ -99,7 +100,7 @@ def _static(maps: ScoreMaps, view: View, note: str):
     """A small figure for a file: few rows of the map, no texts."""
     maps = thinned(maps, STATIC_ROWS)
     view = replace(view, position=max(view.position, int(maps.positions[0])))
-    return _painter(maps, note)(_within(maps, view), hover=False)
+    return fit(_painter(maps, note)(_within(maps, view), hover=False))
 
 
 def _live(maps: ScoreMaps, view: View, note: str):

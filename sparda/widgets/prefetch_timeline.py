@@ -10,7 +10,7 @@ from sparda.figures.prefetch_timeline import timeline_figure, timeline_sentence
 from sparda.linkmodel import CTA_COUNTS
 from sparda.prefetch import RULE, Prefetch, link_rates
 from sparda.spec import LINKS
-from sparda.timeline import Step, nearest
+from sparda.timeline import nearest
 from sparda.widgets import runtime, shell
 
 STATIC = ({"transport": "demand"}, {"transport": "lookahead"}, {"transport": "lookahead", "batch": 64})
@@ -89,28 +89,23 @@ def _presets(link: Any) -> Any:
     return choice
 
 
-def _narrow(step: Prefetch | Step):
-    """The timeline with its stamp, wrapped for the width of a notebook's cell."""
-    return timeline_figure(step, line_chars=76).update_layout(margin_t=132)  # for a stamp of four lines
-
-
 @lru_cache(maxsize=32)
 def _measured(batch: int, transport: str):
     """The figure of the committed step that is nearest, drawn once; None where none is committed."""
     step = nearest(batch, transport)
-    return None if step is None else _narrow(step)
+    return None if step is None else timeline_figure(step)
 
 
 def _live(state: Prefetch):
     _measured.cache_clear()  # a trace may have been committed since
     controls = _controls(state)
     line = shell.status_line(timeline_sentence(state))
-    chart, traced = shell.live_figure(_narrow(state)), _measured(state.batch, state.transport)
+    chart, traced = shell.live_figure(timeline_figure(state)), _measured(state.batch, state.transport)
     beside = [shell.live_figure(traced)] if traced else []
 
     def changed(_change) -> None:
         now = replace(state, **shell.values(controls))
-        shell.redraw(chart, _narrow(now))
+        shell.redraw(chart, timeline_figure(now))
         for figure in beside:
             shell.redraw(figure, _measured(now.batch, now.transport))
         shell.say(line, timeline_sentence(now))
@@ -120,4 +115,4 @@ def _live(state: Prefetch):
     rate = placed.pop("link_gb_per_s")
     boxes = shell.columns(placed | {"preset": _presets(rate), "link_gb_per_s": rate})
     parts = [boxes, line, chart, *beside]
-    return shell.explorer(parts, figure="prefetch_timeline", twin=_narrow(state))
+    return shell.explorer(parts, figure="prefetch_timeline", twin=timeline_figure(state))

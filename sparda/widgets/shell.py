@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from sparda.figures.style import TOOLBAR, fit
 from sparda.provenance import ROOT
 
 AT_ONCE = {"style": {"description_width": "104px"}, "layout": {"width": "330px"}}  # a choice: nothing between
@@ -63,14 +64,15 @@ def live_figure(figure: Any) -> Any:
 
 
 def _for_life(figure: Any) -> Any:
-    title, margin = figure.layout.title, figure.layout.margin.t or 0
-    lines = [title.text, *(title.subtitle.text or "").split("<br>")]
-    small = "<br>".join(f'<span style="font-size:12px">{line}</span>' for line in lines[1:] if line)
-    if small:
-        title.text, title.subtitle = f"{lines[0]}<br>{small}", None
-        figure.layout.margin.t = max(margin, 42 + 18 * len(lines))
-    layout = figure.layout
-    layout.height = layout.height or layout.template.layout.height
+    """Laid out anew after a figure's own changes, and the stamp moved into the title."""
+    title = figure.layout.title
+    if not title.subtitle.text:  # moved already
+        return figure
+    fit(figure)
+    wrapped = title.subtitle.text.split("<br>")
+    lines = [title.text, *(f'<span style="font-size:12px">{line}</span>' for line in wrapped)]
+    title.text, title.subtitle, title.pad.t = "<br>".join(lines), None, TOOLBAR
+    figure.layout.margin.t += 6 * len(wrapped)  # lines of a title are higher than those of a subtitle
     return figure
 
 
@@ -103,8 +105,13 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _changed_layout(old: Any, new: Any) -> dict[str, Any]:
-    """Titles, ranges, lanes and notes that differ."""
-    names = ["title.text", *(f"{axis}.{key}" for axis in ("xaxis", "yaxis") for key in AXIS_KEYS)]
+    """Titles and their room, ranges, lanes and notes that differ."""
+    names = [
+        "title.text",
+        "title.pad.t",
+        "margin.t",
+        *(f"{axis}.{key}" for axis in ("xaxis", "yaxis") for key in AXIS_KEYS),
+    ]
     names += [f"annotations[{i}].text" for i in range(len(new.annotations))]
     return {name: new[name] for name in names if new[name] is not None and not _same(old[name], new[name])}
 
@@ -170,7 +177,7 @@ def explorer(children: Sequence[Any], *, figure: str, twin: Any) -> Any:
     figure : its name in figures/, whose picture stands in where plotly does not run either
     """
     box = _explorer_class()(list(children))
-    box.figure, box.twin = figure, twin
+    box.figure, box.twin = figure, fit(twin)
     return box.add_class("sparda-live")
 
 

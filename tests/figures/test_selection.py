@@ -65,7 +65,7 @@ def test_the_map_figure_tells_forced_from_learned_by_shape_and_names_the_recall(
     assert set(forced.y) == set(learned.y) == {last}
     row = table[table["position"] == last]
     recall = row["mass"][row["choice"].isin(["forced", "learned"])].sum()
-    assert f"reads 4 of 10 blocks, mass recall {recall:.2f}" in figure.layout.title.text
+    assert f"reads 4 of 10 blocks, mass recall {recall:.2f}" in figure.layout.title.text.replace("<br>", " ")
     assert "made up" in figure.layout.meta["stamp"]
     patterns = [bar.marker.pattern.shape for bar in figure.data[3:]]
     assert len(set(patterns)) == 3

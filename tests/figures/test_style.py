@@ -64,6 +64,54 @@ def test_a_long_stamp_is_broken_into_lines():
     assert "<br>" in style.stamp(titled(), "modelled", "word " * 60).layout.title.subtitle.text
 
 
+def longest(text: str) -> int:
+    return max(map(len, text.split("<br>")))
+
+
+def crowded():
+    """Two panels with long titles, many long names, a stamp of hundreds of characters."""
+    from plotly.subplots import make_subplots
+
+    fig = make_subplots(cols=2, subplot_titles=["a title of a panel that is far too long for it"] * 2)
+    for number in range(12):
+        fig.add_scatter(
+            x=["a", "b"], y=[1, 2], name=f"one of many names that take room {number}", row=1, col=1
+        )
+    fig.update_xaxes(title="a name of an axis that is longer than its panel", tickangle=0)
+    fig.update_layout(
+        title_text="A title that says much more than a narrow page can hold in a single line of it"
+    )
+    return style.stamp(fig, "modelled", "word " * 60)
+
+
+def test_titles_and_stamp_are_broken_for_the_narrowest_page():
+    layout = crowded().layout
+    assert longest(layout.title.text) <= style.TITLE_CHARS
+    assert longest(layout.title.subtitle.text) <= style.LINE_CHARS
+    assert longest(layout.annotations[0].text) <= 36
+    assert longest(layout.xaxis.title.text) <= 28
+    assert layout.xaxis.tickangle is None  # labels may turn
+    words = "A title that says much more than a narrow page can hold in a single line of it"
+    assert layout.title.text.replace("<br>", " ") == words
+
+
+def test_room_is_made_for_what_stands_above_and_below_the_plot():
+    small, large = style.stamp(titled(), "modelled").layout, crowded().layout
+    lines = large.title.text.count("<br>") * 20 + large.title.subtitle.text.count("<br>") * 15
+    assert large.margin.t > small.margin.t + lines
+    assert (large.legend.orientation, large.legend.yref, large.legend.y) == ("h", "container", 0)
+    assert small.height == style.HEIGHT
+    assert large.height >= large.margin.t + 12 * 20 + style.LEAST_PLOT
+
+
+def test_a_figures_own_changes_after_its_stamp_are_fitted_and_once_more_changes_nothing():
+    fig = crowded().update_layout(margin_t=20, legend_y=0.5, height=300, title_text="Short")
+    once = style.fit(fig).to_dict()
+    assert once["layout"]["margin"]["t"] > 100
+    assert once["layout"]["legend"]["y"] == 0
+    assert style.fit(fig).to_dict() == once
+
+
 def test_an_unknown_status_is_refused():
     with pytest.raises(ValueError, match="measured, modelled, simulated"):
         style.stamp(titled(), "guessed")

@@ -46,7 +46,7 @@ def rates(charts):
     """Tokens a second and their bound, as the title gives them."""
 
     def read(box):
-        text = charts(box)[0].layout.title.text
+        text = charts(box)[0].layout.title.text.replace("<br>", " ")
         return [float(re.search(what + r"(\d+)", text)[1]) for what in (r"; ", "bound ")]
 
     return read
@@ -165,7 +165,7 @@ def test_a_redraw_shows_exactly_what_a_fresh_figure_would(control, charts):
     box = explore_prefetch(live=True)
     for name, value in (("batch", 64), ("overlap", "demand"), ("CTAs", 4), ("context", 32_768)):
         control(box, name).value = value
-    fresh = timeline_figure(Prefetch(batch=64, transport="demand", n_ctas=4, n_tokens=32_768), line_chars=76)
+    fresh = timeline_figure(Prefetch(batch=64, transport="demand", n_ctas=4, n_tokens=32_768))
     for old, new in zip(charts(box)[0].data, fresh.data, strict=True):
         for key in ("x", "y", "base", "text"):
             assert list(old[key]) == list(new[key]), (old.name, key)
