@@ -87,12 +87,12 @@ def test_queries_are_cut_by_how_many_numbers_each_needs(monkeypatch):
     cut = [(part.start, part.stop) for part in attention.query_slices(5, 40)]
     assert cut == [(0, 2), (2, 4), (4, 5)]
     assert [part.stop for part in attention.query_slices(2, 101)] == [1, 2]  # never less than one
-    q, k, _, positions = problem(heads=1, group=2, n_tokens=10, n_queries=9, dim=4)
+    q, k, _, positions = problem(batch=3, heads=1, group=2, n_tokens=10, n_queries=9, dim=4)
     seen = []
     real = attention.query_slices
     monkeypatch.setattr(attention, "query_slices", lambda *of: seen.append(of) or real(*of))
     dense_attention(q, k, k, positions)
-    assert seen == [(9, 2 * 2 * 10)]  # a logit for each sequence, head and key
+    assert seen == [(9, 3 * 2 * 10)]  # a logit for each sequence, head and key
 
 
 @pytest.mark.parametrize("selector", ["query", "streaming", "random", "oracle"])

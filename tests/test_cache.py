@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -187,3 +188,24 @@ def test_a_head_without_a_tail_slot_is_passed_over_and_the_host_gets_whole_block
             assert torch.equal(cached.host[0, [0, 2], 1], cached.slots[0, [0, 2], [1, 0]])
             assert not cached.host[0, 1].any()
             assert not cached.host[0, :, [0, 2]].any()
+
+
+@pytest.mark.parametrize(
+    ("held", "scores", "given"),
+    [
+        ([0, -1, 4], [-5.0, 0, 0, 0, 0], 1),  # the empty slot, although block 0 is worth less than nothing
+        ([0, 3, 4], [5.0, 0, 0, 1.0, 0], 1),  # the lower score
+        ([0, 3, 4], [1.0, 0, 0, 5.0, 0], 0),
+        ([3, 0, 4], [2.0, 0, 0, 2.0, 0], 0),  # the lower slot
+    ],
+)
+def test_by_score_empty_slots_go_first_then_the_lowest_score_of_which_block_ever(held, scores, given):
+    slot_block, block_slot = cache.empty_maps(1, 1, 3, 5)
+    slot_block[0, 0] = torch.tensor(held)
+    for slot, block in enumerate(held):
+        if block >= 0:
+            block_slot[0, 0, block] = slot
+    out = Selection.empty(1, 1, 2, 3, torch.device("cpu"))
+    asked = torch.tensor([[[1, 4]]]), torch.tensor([4 * 64]), slot_block, block_slot, 64, out
+    cache.difference(*asked, policy="score", scores=torch.tensor([[scores]]))
+    assert out.misses() == [(1, given)]

@@ -72,8 +72,12 @@ def test_a_pool_serves_what_is_smaller_and_refuses_what_is_larger_or_was_not_off
     pool = HostPool(PLAN)
     assert pool.take(1, replace(PLAN, batch=1)).shape == (1, 3, 13, 2, 16, 8)
     assert pool.take(1, replace(PLAN, dtype=torch.float16)).dtype == torch.float16
-    for layer, wanted in ((1, replace(PLAN, batch=3)), (0, PLAN), (4, PLAN)):
-        with pytest.raises(ValueError, match=f"the pool holds {RUN * 4} bytes a layer"):
+    for layer, wanted, says in (
+        (1, replace(PLAN, batch=3), f"the pool holds {RUN * 4} bytes a layer"),
+        (0, PLAN, "the pool has no memory for layer 0"),
+        (4, PLAN, "the pool has no memory for layer 4"),
+    ):
+        with pytest.raises(ValueError, match=says):
             pool.take(layer, wanted)
 
 
@@ -93,3 +97,17 @@ def test_every_page_is_written_with_noise_of_the_plans_dtype():
     for store in stores:
         assert 0.9 < float(store.float().std()) < 1.1
     assert not torch.equal(stores[0], stores[1])
+
+
+def test_memory_is_pinned_for_a_gpu_and_ordinary_for_a_cpu(monkeypatch):
+    pinned = []
+
+    def pin(shape, dtype):
+        pinned.append((shape, dtype))
+        return torch.empty(shape, dtype=dtype)
+
+    monkeypatch.setattr(plans, "pinned_empty", pin)
+    HostPool(PLAN)
+    assert pinned == []
+    HostPool(replace(PLAN, device="cuda"))
+    assert pinned == [((RUN * 4,), torch.uint8)] * 3

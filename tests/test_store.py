@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sparda import blocks
-from sparda.plan import Plan
+from sparda.plan import HostPool, Plan
 from sparda.spec import Sparsity
 from sparda.store import Store
 
@@ -32,12 +32,11 @@ def rows(store, n_tokens):
 
 
 def inverse(state):
-    """slot_block and block_slot name each other."""
-    return all(
-        state.block_slot[b, h, block] == slot
-        for b, h, slot in (state.slot_block >= 0).nonzero().tolist()
-        if (block := int(state.slot_block[b, h, slot])) >= 0
-    ) and int((state.slot_block >= 0).sum()) == int((state.block_slot >= 0).sum())
+    """block_slot says of each block in which slot it lies, or -1, as slot_block has it."""
+    n_blocks = state.block_slot.shape[2]
+    held = state.slot_block.flatten(0, 1).tolist()
+    want = [[row.index(n) if n in row else -1 for n in range(n_blocks)] for row in held]
+    return state.block_slot.flatten(0, 1).tolist() == want
 
 
 @pytest.mark.parametrize("n_tokens", [1, 16, 31, 33, 64, 150])
@@ -129,14 +128,38 @@ def test_fill_leaves_the_first_blocks_and_the_one_being_written_in_every_layer(n
 
 def test_fill_repeats_with_its_seed_and_takes_1_to_all_but_one_token():
     first, again, other = made(), made(), made()
-    for store, seed in ((first, 3), (again, 3), (other, 4)):
-        store.fill(50, seed)
+    first.fill(50)
+    again.fill(50, seed=0)
+    other.fill(50, seed=4)
     assert torch.equal(first.layers[2].cache.slots, again.layers[2].cache.slots)
     assert torch.equal(first.layers[2].cache.host, again.layers[2].cache.host)
     assert not torch.equal(first.layers[2].cache.slots, other.layers[2].cache.slots)
     for wrong in (0, 200):
         with pytest.raises(ValueError, match="fill takes 1 to 199 tokens"):
             first.fill(wrong)
+
+
+def test_everything_is_made_where_the_plan_says_whatever_the_default_device():
+    given, plan = prompt(75), Plan(2, LONGEST, LAYERS, HEADS, DIM, RULE, index_dim=8)
+
+    def used(host):
+        """All tensors of a store, as they are after a prompt and after fill."""
+        store, found = Store(plan, host), []
+        for layer in range(LAYERS):
+            store.load_prompt(layer, 0, *given)
+            store.index_prompt(layer, 0, given[0][None], 0)
+            found += [m.clone() for m in (store.layers[layer].slot_block, store.layers[layer].block_slot)]
+        store.fill(100)
+        for state in store.layers:
+            cached = [t for t in vars(state.cache).values() if t is not None]
+            found += [*cached, state.slot_block, state.block_slot, state.index]
+            found += vars(state.selection).values()
+        return [*found, store.positions, store.nowhere]
+
+    want, host = used(HostPool(plan)), HostPool(plan)
+    with torch.device("meta"):
+        found = used(host)
+    assert all(map(torch.equal, found, want))
 
 
 def test_a_store_starts_empty_with_what_scores_read_set_to_zero():
@@ -158,6 +181,7 @@ def test_a_store_starts_empty_with_what_scores_read_set_to_zero():
 def test_the_ledger_adds_up_by_kind(options):
     store = made(**options)
     ledger, bytes_each = store.ledger(), 2 if "dtype" in options else 4
+    assert set(ledger) == {"resident", "compressed", "index", "rings", "maps", "pinned"}
     pairs, run = 2 * HEADS, 2 * 16 * DIM * bytes_each
     full = "slots" in options
     assert ledger["resident"] == pairs * run * (3 * 13 if full else 13 + 2 * 5)
