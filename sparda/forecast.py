@@ -149,28 +149,30 @@ class Forecast:
         return loaded
 
     def check(self, shape: Shape | ModelShape, what: str = "this Forecast") -> None:
-        """ValueError that names up to four ways in which it does not fit a model."""
-        problems = []
+        """ValueError, with one sentence, where it does not fit a model."""
+        problems, misfits = [], []
         if len(self.future) != shape.n_layers - 1:
             problems.append(
                 f"it chooses for {len(self.future) + 1} layers, but the model has {shape.n_layers}"
             )
+        if self.head_dim != shape.head_dim:
+            problems.append(f"its heads have {self.head_dim} channels, but the model's {shape.head_dim}")
         rows = shape.n_kv_heads * shape.head_dim
         for name, tensor in self.tensors().items():
             if tensor.dim() != 2 or tensor.shape[0] != rows:
-                problems.append(
+                misfits.append(
                     f"{name} is {list(tensor.shape)}, but {shape.n_kv_heads} KV heads of {shape.head_dim} "
                     f"need {rows} rows"
                 )
             elif tensor.shape[1] != shape.hidden:
-                problems.append(f"{name} reads {tensor.shape[1]} channels, but the model has {shape.hidden}")
-        if self.head_dim != shape.head_dim:
-            problems.append(f"its heads have {self.head_dim} channels, but the model's {shape.head_dim}")
+                misfits.append(f"{name} reads {tensor.shape[1]} channels, but the model has {shape.hidden}")
+        if misfits:
+            more = f" (and {len(misfits) - 1} more tensors do not fit)" if len(misfits) > 1 else ""
+            problems.append(misfits[0] + more)
         if problems:
-            more = f", and {len(problems) - 4} more like these" if len(problems) > 4 else ""
             raise ValueError(
-                f"{what} belongs to another model: {', '.join(problems[:4])}{more}; take the file that was "
-                "made for this model, or train one with `sparda train`"
+                f"{what} belongs to another model: {'; '.join(problems)}; take the file that was made for "
+                "this model, or train one with `sparda train`"
             )
 
 

@@ -167,6 +167,19 @@ def test_another_models_forecast_is_refused_with_a_sentence(forecast, other, sen
         forecast.check(other)
 
 
+def test_the_sentence_names_each_kind_of_misfit_once(forecast):
+    forecast.check(SHAPE)
+    with pytest.raises(ValueError, match="this Forecast belongs to another model: ") as caught:
+        forecast.check(Shape(9, 32, 2, 16))
+    assert str(caught.value).split(": ", 1)[1].split("; ") == [
+        "it chooses for 4 layers, but the model has 9",
+        "its heads have 8 channels, but the model's 16",
+        "model.layers.0.self_attn.q_future_proj.weight is [16, 24], but 2 KV heads of 16 need 32 rows "
+        "(and 3 more tensors do not fit)",
+        "take the file that was made for this model, or train one with `sparda train`",
+    ]
+
+
 @pytest.mark.parametrize(
     ("drop", "sentence"),
     [

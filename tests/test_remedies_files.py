@@ -84,7 +84,7 @@ def test_a_damaged_or_wrong_file_is_replaced_by_a_copy_of_the_whole_one(file, tm
 
 
 def test_a_pickle_with_code_is_asked_for_as_safetensors_or_plain_tensors(forecast, tmp_path):
-    (tmp_path / "f.pt").write_bytes(pickle.dumps({"w": Code()}))
+    (tmp_path / "f.pt").write_bytes(pickle.dumps({"w": Code()}, protocol=2))
     sentence = said(ValueError, lambda: Forecast.load(tmp_path / "f.pt", SHAPE))
     assert "ask for a .safetensors file, or for a .pt of plain tensors" in sentence
     torch.save(forecast.tensors(), tmp_path / "plain.pt")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -172,18 +171,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export; 0 done, 2 wrong input."""
-    try:
-        config = read_config(options.model)
-        weights = Forecast.load(options.forecast, shape_of(config))
-        rule = rule_of(config, options.budget, options.local)
-        ending = ".pt" if options.pt else ".safetensors"
-        file, copy = export(
-            options.model, weights, options.out, rule, dense_len=options.dense_len, ending=ending
-        )
-    except (ValueError, FileNotFoundError) as error:
-        print(f"sparda: {error}", file=sys.stderr)
-        return 2
+    """Export, and say what the files are for."""
+    config = read_config(options.model)
+    weights = Forecast.load(options.forecast, shape_of(config))
+    rule = rule_of(config, options.budget, options.local)
+    ending = ".pt" if options.pt else ".safetensors"
+    file, copy = export(options.model, weights, options.out, rule, dense_len=options.dense_len, ending=ending)
     print(f"{file}: for --sparda-indexer-path of sgl-project/sglang#38397, which is in no release yet")
     print(f"{copy}: in place of the model's own config.json, or add this to that one:")
     print(f'"sparse_config": {json.dumps(sparse_config(config, rule, options.dense_len))}')
