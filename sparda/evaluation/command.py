@@ -11,6 +11,8 @@ from typing import Any
 
 from sparda.evaluation.methods import HEADLINE, METHODS, SHARES, place
 from sparda.measure.command import count, listed
+from sparda.progress import say
+from sparda.tasks import TASKS
 from sparda.waits import join, split
 
 KINDS = {
@@ -20,6 +22,8 @@ KINDS = {
     "exchange": "which layer's choice costs an answer: the query selection takes its place, layer by layer",
 }
 
+TEXTS = ("jargon_file", "king_james")  # of data/text
+ONE_FACT = ("niah_single_", "niah_multikey_")
 USUAL = {"accuracy": HEADLINE, "exchange": ["sparda"]}
 
 
@@ -51,7 +55,7 @@ def add_to(commands: Any) -> None:
 
 def _own_options(one: argparse.ArgumentParser, name: str) -> None:
     if name == "accuracy":
-        one.add_argument("--tasks", type=listed(str), help="by commas [all]")
+        one.add_argument("--tasks", type=listed(str), help=f"of {', '.join(TASKS)} [all]")
         one.add_argument("--n", type=count, default=200, help="samples of each cell [200]")
         one.add_argument("--batch", type=count, default=50, help="prompts at once [50]")
         one.add_argument(
@@ -63,10 +67,12 @@ def _own_options(one: argparse.ArgumentParser, name: str) -> None:
         one.add_argument("--replies", type=Path, metavar="FILE", help="write what was said, as JSON lines")
     elif name in ("needle", "exchange"):
         usual = "niah_single, _multikey" if name == "needle" else "niah_single"
-        one.add_argument("--tasks", type=listed(str), help=f"with one fact, by commas [{usual}]")
+        known = ", ".join(name for name in TASKS if name.startswith(ONE_FACT))
+        one.add_argument("--tasks", type=listed(str), help=f"with one fact, of {known} [{usual}]")
         one.add_argument("--n", type=count, default=50, help="samples of each cell [50]")
     else:
-        one.add_argument("--texts", type=listed(str), default=["jargon_file", "king_james"], help="by commas")
+        one.add_argument("--texts", type=listed(str), default=list(TEXTS), metavar="TEXT,...",
+                         help=f"{', '.join(TEXTS)}, or files and folders of your own [both]")  # fmt: skip
         one.add_argument("--sequences", type=count, default=8, help="of each text [8]")
         one.add_argument("--queries", type=count, default=512, help="of each sequence [512]")
 
@@ -77,7 +83,7 @@ def _method(name: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate, print and keep; 2 for wrong input."""
+    """Evaluate, print and keep; 1 if a process died. Wrong input is an error with one sentence."""
     import torch
 
     from sparda.evaluation import runs
@@ -85,9 +91,6 @@ def run(options: argparse.Namespace) -> int:
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         runs.RUNS[options.what](options, device)
-    except (FileNotFoundError, KeyError, TypeError, ValueError, ImportError) as error:
-        print(f"sparda: {error.args[0] if isinstance(error, KeyError) else error}", file=sys.stderr)
-        return 2
     except BrokenProcessPool:
         print("sparda: a process ended by itself; try fewer --jobs, or a smaller --batch", file=sys.stderr)
         return 1
@@ -96,4 +99,4 @@ def run(options: argparse.Namespace) -> int:
 
 def show(row: Mapping[str, str], columns: Sequence[str], note: str = "") -> None:
     """Print some columns of a row."""
-    print(" ".join(f"{row[c]:>{max(10, len(c))}}" for c in columns), note, flush=True)
+    say(" ".join(f"{row[c]:>{max(10, len(c))}}" for c in columns), note)

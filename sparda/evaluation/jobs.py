@@ -15,21 +15,26 @@ from typing import Any
 
 import torch
 
+from sparda.errors import sentence
 from sparda.evaluation.accuracy import Job, Prompts, Result
 from sparda.evaluation.subject import Subject
 from sparda.tasks import Sample
 
 
 def replies(engine: Any, tokenizer: Any, samples: Sequence[Sample], at_once: int) -> list[str]:
-    """Greedy replies, in batches of equal size, so that one session serves them all."""
+    """Greedy replies, in batches of equal size, so that one session serves them all.
+
+    They end where the model says; a model that names no end token ends where its tokenizer does.
+    """
+    end = tokenizer.eos_token_id
+    stop = None if engine.ends or end is None else [end]
     batch = ceil(len(samples) / ceil(len(samples) / at_once))
     said: list[str] = []
     for first in range(0, len(samples), batch):
         group = list(samples[first : first + batch])
         full = group + group[:1] * (batch - len(group))
-        made = engine.generate(
-            [s.input_ids for s in full], max_new_tokens=group[0].max_new_tokens, stop=[tokenizer.eos_token_id]
-        )
+        prompts, most = [s.input_ids for s in full], group[0].max_new_tokens
+        made = engine.generate(prompts, max_new_tokens=most, stop=stop)
         said += [tokenizer.decode(t, skip_special_tokens=True) for t in made.tokens[: len(group)]]
     return said
 
@@ -89,7 +94,9 @@ class Processes:
         with ProcessPoolExecutor(count, get_context("spawn"), _enter, enter) as pool:
             try:
                 for future in as_completed([pool.submit(_do, job) for job in each]):
-                    yield from future.result()
+                    if isinstance(found := future.result(), Exception):
+                        raise found
+                    yield from found
             except BaseException:  # Ctrl-C, or one that failed: the others would go on for minutes
                 pool.shutdown(wait=False, cancel_futures=True)
                 for child in active_children():
@@ -105,8 +112,14 @@ def _enter(options: Namespace, device: torch.device) -> None:
     _HERE.append(here(options, device))
 
 
-def _do(job: Job) -> list[Result]:
-    return list(_HERE[0]([job]))
+def _do(job: Job) -> list[Result] | Exception:
+    """The results, or an error that is to be told in one sentence; a bug's comes with its traceback."""
+    try:
+        return list(_HERE[0]([job]))
+    except Exception as error:
+        if sentence(error) is None:
+            raise
+        return error
 
 
 def here(options: Namespace, device: torch.device) -> Here:

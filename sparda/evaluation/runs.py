@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sparda.evaluation import accuracy, exchange, jobs, needle, recall
+from sparda.evaluation import accuracy, exchange, jobs, needle, recall, texts
 from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Prompts, Result
 from sparda.evaluation.command import show
 from sparda.evaluation.exchange import EXCHANGE
@@ -23,23 +23,31 @@ from sparda.measure import tables
 from sparda.measure.bench import describe_machine
 from sparda.measure.runs import folder_for
 from sparda.measure.tables import Table
+from sparda.progress import bar
 from sparda.selectors import Selector
 from sparda.selectors.waiting import check_index
-from sparda.text import read_text
 from sparda.training.data import check_fits
 
 
 def subject(options: Namespace, device: torch.device) -> Subject:
     """Load the model: bf16 on a GPU, float32 on a processor."""
-    from sparda.models.load import load
+    from sparda.models.load import context_of, find, load
 
+    _check_context(options, context_of(find(options.model)))  # known before the weights are read, if at all
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, tokenizer = load(options.model, dtype=dtype, device=device)
     check_fits(tokenizer, model.get_input_embeddings().num_embeddings)
-    longest = model.config.max_position_embeddings
-    if max(options.context) > longest:
-        raise ValueError(f"--context {max(options.context)}: {options.model} reads {longest} tokens at most")
-    return Subject(options.model, model, tokenizer, options.forecast, options.seed)
+    who = Subject(options.model, model, tokenizer, options.forecast, options.seed)
+    _check_context(options, who.longest)
+    return who
+
+
+def _check_context(options: Namespace, longest: int | None) -> None:
+    if longest is not None and max(options.context) > longest:
+        raise ValueError(
+            f"--context {max(options.context)}: {options.model} reads {longest} tokens at most; "
+            "lower --context"
+        )
 
 
 class Keeper:
@@ -95,19 +103,23 @@ def run_accuracy(options: Namespace, device: torch.device) -> None:
     kept: list[dict[str, str]] = []
 
     def done(result: Result) -> None:
-        row, sample = result.rows(who.name, options.seed, keeper.run)
+        row, sample = result.rows(who.label, options.seed, keeper.run)
         show(row, columns, f"({result.seconds:.1f} s)")
         kept.append(sample)
         keeper.keep(ACCURACY, [row])
         keeper.keep(SAMPLES, [sample])
         if options.replies:
             _write(options.replies, result)
+        finished.update()
 
-    accuracy.measure(
-        doing if options.jobs == 1 else jobs.Processes(options, device, options.jobs),
-        methods=options.methods, names=options.tasks or list(accuracy.tasks.TASKS),
-        contexts=options.context, shares=options.shares, all_tasks=options.all_tasks, done=done,
-    )  # fmt: skip
+    names = options.tasks or list(accuracy.tasks.TASKS)
+    cells = sum(len(accuracy.plan(options.methods, c, options.shares)) for c in options.context) * len(names)
+    with bar(cells, "cell") as finished:
+        accuracy.measure(
+            doing if options.jobs == 1 else jobs.Processes(options, device, options.jobs),
+            methods=options.methods, names=names, contexts=options.context, shares=options.shares,
+            all_tasks=options.all_tasks, done=done,
+        )  # fmt: skip
     if keeper.folder is not None:
         kept = tables.read(keeper.folder / "samples.csv")
     pairs = accuracy.pairs(kept)
@@ -131,8 +143,7 @@ def run_recall(options: Namespace, device: torch.device) -> None:
     """Fill recall.csv, one text and context after the other."""
     from sparda.engine.weights import from_hugging_face
 
-    for text in options.texts:
-        read_text(text)  # refused before a model is loaded
+    labels = {text: texts.label(text) for text in options.texts}  # refused before a model is loaded
     for context in options.context:
         first = 64 * max(rule(context, share).budget_blocks for share in options.shares)
         recall.draw_places(context, options.queries, first, options.seed)
@@ -142,17 +153,17 @@ def run_recall(options: Namespace, device: torch.device) -> None:
     selectors = _choosing(who, options.methods)
     columns = ["method", "text", "context", "budget_blocks", "mass_recall", "gain", "gain_low", "gain_high"]
     columns += ["agreement", "hit_rate"]
+    cells = [(t, c, _sequences(who, t, c, options.sequences)) for t, c in product(labels, options.context)]
     show({c: c for c in columns}, columns)
-    for text in options.texts:
-        for context in options.context:
+    with bar(sum(len(sequences) for *_, sequences in cells), "sequence") as read:
+        for text, context, sequences in cells:
             rules = [rule(context, share) for share in options.shares]
             first = 64 * max(r.budget_blocks for r in rules)
-            places = recall.draw_places(context, options.queries, first, options.seed)
-            found = [
-                recall.recall_of(decoder, tokens, places, selectors, rules)
-                for tokens in _sequences(who, text, context, options.sequences)
-            ]
-            cell = {"model": who.name, "text": text, "context": context, "seed": options.seed}
+            places, found = recall.draw_places(context, options.queries, first, options.seed), []
+            for tokens in sequences:
+                found.append(recall.recall_of(decoder, tokens, places, selectors, rules))
+                read.update()
+            cell = {"model": who.label, "text": labels[text], "context": context, "seed": options.seed}
             rows = recall.rows(found, n=len(places) * len(found), **cell, **keeper.run)
             for row in rows:
                 if row["layer"] == MEAN:
@@ -165,7 +176,10 @@ def _sequences(who: Subject, text: str, context: int, count: int) -> list[torch.
     starts = [0.1 + 0.85 * i / count for i in range(count)]
     found = [who.tokens(text, context, start) for start in starts]
     if min(map(len, found)) < context:
-        raise ValueError(f"{text} is too short for {count} sequences of {context} tokens; ask for fewer")
+        raise ValueError(
+            f"{text} is too short for {count} sequences of {context} tokens; give a longer text, or lower "
+            "--sequences or --context"
+        )
     return found
 
 
@@ -185,14 +199,14 @@ def run_needle(options: Namespace, device: torch.device) -> None:
     selectors = _choosing(who, options.methods)
     columns = ["method", "task", "context", "budget_blocks", "n", "mass", "caught"]
     show({c: c for c in columns}, columns)
-    for task in wanted:
-        for context, sparsity in cells:
-            found = [
-                needle.caught(decoder, *read, selectors, sparsity)
-                for s in prompts.of(task, context)
-                for read in [needle.read_out(s, who.tokenizer, sparsity.block_size)]
-            ]
-            cell = {"model": who.name, "task": task, "context": context, "seed": options.seed}
+    with bar(len(wanted) * len(cells) * options.n, "prompt") as read:
+        for task, (context, sparsity) in product(wanted, cells):
+            found = []
+            for s in prompts.of(task, context):
+                said = needle.read_out(s, who.tokenizer, sparsity.block_size)
+                found.append(needle.caught(decoder, *said, selectors, sparsity))
+                read.update()
+            cell = {"model": who.label, "task": task, "context": context, "seed": options.seed}
             rows = needle.rows(found, **cell, budget_blocks=sparsity.budget_blocks, **keeper.run)
             for row in rows:
                 if row["layer"] == MEAN:
@@ -215,13 +229,14 @@ def run_exchange(options: Namespace, device: torch.device) -> None:
     prompts = Prompts(who.tokenizer, options.n, options.seed)
     columns = ["method", "task", "context", "budget_blocks", "layer", "n", "log_p", *exchange.GAIN]
     show({c: c for c in columns}, columns)
-    for task in wanted:
-        for (context, sparsity), method in product(cells, methods):
-            found = [
-                exchange.log_p(who.model, selectors[method], *needle.answered(s, who.tokenizer), sparsity)
-                for s in prompts.of(task, context)
-            ]
-            cell = {"model": who.name, "method": method, "task": task, "context": context}
+    with bar(len(wanted) * len(cells) * len(methods) * options.n, "prompt") as read:
+        for task, (context, sparsity), method in product(wanted, cells, methods):
+            found = []
+            for s in prompts.of(task, context):
+                answered = needle.answered(s, who.tokenizer)
+                found.append(exchange.log_p(who.model, selectors[method], *answered, sparsity))
+                read.update()
+            cell = {"model": who.label, "method": method, "task": task, "context": context}
             cell |= {"seed": options.seed}
             rows = exchange.rows(found, **cell, budget_blocks=sparsity.budget_blocks, **keeper.run)
             best = sorted(rows[1:-1], key=lambda row: -float(row["gain"]))[:3]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sparda.evaluation import texts
 from sparda.evaluation.methods import METHODS, place
 from sparda.forecast import Forecast, Shape
+from sparda.models.fingerprint import fingerprint
+from sparda.models.layers import context_limit
 from sparda.provenance import sha256
 from sparda.selectors import Selector, make
 from sparda.selectors.waiting import waiting
-from sparda.text import data_dir, read_text
+from sparda.text import data_dir
 from sparda.waits import split
 
 CALIBRATION = ("jargon_file", 8192)  # the proxy's skew is read off the front of this text: tokens, at most
@@ -32,6 +37,12 @@ class Subject:
     forecast: Path | None = None
     seed: int = 0
     _made: dict[str, Selector] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def label(self) -> str:
+        """What rows call it: its name, of a folder with a part of its fingerprint."""
+        folder = Path(self.name).expanduser()
+        return f"{folder.resolve().name}-{fingerprint(self.model)[:8]}" if folder.is_dir() else self.name
 
     @property
     def device(self) -> torch.device:
@@ -53,18 +64,33 @@ class Subject:
 
     def _make(self, name: str) -> Selector:
         if name == "forecast":
-            path = self.forecast or forecast_file(self.name)
-            return make(name, weights=Forecast.load(path, Shape.of(self.model)))
+            return make(name, weights=self._forecast())
         if name == "proxy":
             from sparda.selectors.proxy import Proxy
 
             return Proxy.calibrate(self.model, self.tokens(*CALIBRATION)[None])
         return make(name, **({"seed": self.seed} if name == "random" else {}))
 
+    def _forecast(self) -> Forecast:
+        """ValueError: weights that were trained for another model of the same shape."""
+        path = self.forecast or forecast_file(self.name)
+        weights = Forecast.load(path, Shape.of(self.model))
+        if weights.made_for(fingerprint(self.model)) is False:
+            raise ValueError(
+                f"{path} was trained for another model ({weights.about.get('model', 'unknown')}, or other "
+                f"weights of that name) than {self.name}; give its own with --forecast, or train one"
+            )
+        return weights
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the model was made to read."""
+        return context_limit(self.model.config) or sys.maxsize
+
     def tokens(self, text: str, count: int, start: float = 0.0) -> torch.Tensor:
         """``count`` tokens [T] of a text from a share of it on; fewer where it, or the context, ends."""
-        count = min(count, self.model.config.max_position_embeddings)
-        whole = read_text(text)
+        count = min(count, self.longest)
+        whole = texts.read(text)
         first = int(start * len(whole))
         ids = self.tokenizer(whole[first : first + 12 * count], add_special_tokens=False, verbose=False)
         return torch.tensor(ids["input_ids"][:count], device=self.device)

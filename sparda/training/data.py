@@ -56,17 +56,17 @@ def read(
     FileNotFoundError: no such file. ValueError: an empty file, too little text for one sequence, or a
     tokenizer that does not fit the model.
     """
-    if found := list(problems(sources, length)):
-        raise found[0]
+    if wrong := list(problems(sources, length)):
+        raise wrong[0]
     if sources[0].endswith(".npy"):
         return _packed(Path(sources[0]), vocab, length)
     check_fits(tokenizer, vocab)
-    documents = (text for source in sources for text in _documents(source))
+    found = (text for source in sources for text in documents(source))
     end = tokenizer.eos_token_id
     if end is None:
         raise ValueError("the tokenizer has no end token, which marks where a document ends; set eos_token")
     count = Counter()
-    sequences = list(islice(pack(_tokens(documents, tokenizer, count), length, end), most))
+    sequences = list(islice(pack(_tokens(found, tokenizer, count), length, end), most))
     what = ", ".join(sources)
     if not sequences:
         raise ValueError(
@@ -163,7 +163,8 @@ def _packed(path: Path, vocab: int, length: int) -> Sequences:
     return Sequences(tokens, length, path.name)
 
 
-def _documents(source: str) -> Iterator[str]:
+def documents(source: str) -> Iterator[str]:
+    """The texts of a source, each file or row for itself; ValueError: an empty one, or what is no text."""
     if source.startswith("hf:"):
         yield from _data_set(source)
         return

@@ -186,6 +186,7 @@ def test_replies_need_a_folder(use_tiny, capsys, tmp_path):
 
 def test_a_context_beyond_the_models_is_refused_before_prompts_are_made(tiny, monkeypatch, capsys):
     monkeypatch.setattr(load, "load", lambda *_, **__: (tiny.model, tiny.tokenizer))
+    monkeypatch.setattr(load, "context_of", lambda name: None)
     monkeypatch.setattr(runs, "check_fits", lambda *_: None)
     command = ["eval", "needle", "--device", "cpu", "--methods", "sparse", "--context", "1024,99999"]
     assert cli.main(command) == 2
