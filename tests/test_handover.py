@@ -69,7 +69,8 @@ def stand_in(served):
 
 def released():
     """The loader of an installed sglang; a counted skip where there is none."""
-    minicpm = pytest.importorskip("sglang.srt.models.minicpm", reason="sglang is not installed")
+    name, why = "sglang.srt.models.minicpm", "no sglang that can be imported"
+    minicpm = pytest.importorskip(name, reason=why, exc_type=ImportError)
     model = getattr(minicpm, "MiniCPMSALAForCausalLM", None)
     if not hasattr(model, "_load_sparda_indexer_weights"):
         pytest.skip("the installed sglang does not load Forecast files")

@@ -93,6 +93,14 @@ RULES = {
         "make it for the largest batch and context",
         [lambda: taken(320, 320), lambda: taken(320, 160)],
     ),
+    "memory": (
+        lambda: HostPool(plan(sparsity=RULE, batch=2**20, max_tokens=2**20)),
+        "ower the batch or the context",
+        [
+            lambda: HostPool(plan(sparsity=RULE, batch=2)),
+            lambda: HostPool(plan(sparsity=RULE, max_tokens=320)),
+        ],
+    ),
     "forecast of another model": (
         lambda: LAYER.check(Shape(4, 24, 2, 8)),
         "take the file that was made for this model",
@@ -300,9 +308,12 @@ KERNELS = {
 }
 
 
+KINDS = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, MemoryError)
+
+
 @pytest.mark.parametrize(("wrong", "says", "remedies"), (RULES | KERNELS).values(), ids=RULES | KERNELS)
 def test_what_the_message_says_helps(wrong, says, remedies):
-    with pytest.raises((ValueError, TypeError, KeyError, RuntimeError, AttributeError), match=says):
+    with pytest.raises(KINDS, match=says):
         wrong()
     for remedy in remedies:
         remedy()

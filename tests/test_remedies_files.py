@@ -141,6 +141,25 @@ def test_a_model_is_loaded_as_the_sentence_says(tiny_model, tmp_path):
         sparda.load(tiny_model, device="cpu")
 
 
+def test_what_is_not_on_the_hub_or_lacks_a_tensor_loads_from_a_whole_directory(
+    tiny_model, tmp_path, monkeypatch
+):
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "pass its directory" in said(ConnectionError, lambda: sparda.load("no-such-owner/no-such-model"))
+    folder = tmp_path / "less"
+    shutil.copytree(tiny_model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {n: w for n, w in tensors.items() if "k_proj" not in n},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+    assert "copy or download it again" in said(ValueError, lambda: sparda.load(folder))
+    shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
+    sparda.load(folder)
+
+
 def test_a_folder_of_pickles_is_converted_as_the_sentence_says(tiny_model, tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = tmp_path / "pickles"
