@@ -29,7 +29,7 @@ def layer_views(model, input_ids: Tensor, sparsity: Sparsity) -> list[LayerView]
     from sparda.models.probe import Probe
 
     class Views(Probe):
-        def record(self, selector, view, block_ids):
+        def record(self, selector, view, block_ids, decoding=True):
             seen.append(view)
 
     seen: list[LayerView] = []
