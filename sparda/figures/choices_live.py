@@ -155,9 +155,7 @@ class _Scores(Probe):
     ahead: tuple[str, ...] = ()
     rows: list[dict[str, Tensor]] = field(default_factory=list)  # one a layer and pass: name -> [H, N]
 
-    def record(
-        self, selector: Selector, view: LayerView, block_ids: Tensor, decoding: bool = True
-    ) -> None:
+    def record(self, selector: Selector, view: LayerView, block_ids: Tensor, decoding: bool = True) -> None:
         view = view.at(slice(-1, None))
         parts = view.ahead.chunk(len(self.ahead), dim=1) if view.ahead is not None else ()
         seen = dict(zip(self.ahead, parts, strict=True))
