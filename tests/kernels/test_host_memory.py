@@ -68,5 +68,5 @@ def test_pinned_memory_has_the_asked_shape_is_page_aligned_and_survives_views(cu
 
 @pytest.mark.gpu
 def test_pinning_more_than_the_machine_has_fails_before_anything_is_touched(cuda):
-    with pytest.raises(MemoryError, match="Lower the batch"):
+    with pytest.raises(MemoryError, match="lower the batch"):
         pinned_empty((2**46,), torch.uint8)
