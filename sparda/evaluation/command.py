@@ -99,4 +99,5 @@ def run(options: argparse.Namespace) -> int:
 
 def show(row: Mapping[str, str], columns: Sequence[str], note: str = "") -> None:
     """Print some columns of a row."""
-    say(" ".join(f"{row[c]:>{max(10, len(c))}}" for c in columns), note)
+    wide = {"task": 23, "text": 23}
+    say(" ".join(f"{row[c]:>{max(wide.get(c, 10), len(c))}}" for c in columns), note)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparda.measure.systems import SYSTEMS
+from sparda.progress import say
 from sparda.spec import MODELS
 from sparda.units import parse_bytes
 
@@ -28,7 +29,7 @@ def listed(of: Callable[[str], Any]) -> Callable[[str], list]:
     def parse(text: str) -> list:
         try:
             found = [of(part.strip()) for part in text.split(",") if part.strip()]
-        except ValueError as error:
+        except (ValueError, argparse.ArgumentTypeError) as error:
             kind = {int: "whole numbers", float: "numbers"}.get(of)
             why = f"expected {kind}, separated by commas, got {text!r}" if kind else str(error)
             raise argparse.ArgumentTypeError(why) from None
@@ -108,8 +109,8 @@ def defaults(name: str, on_gpu: bool) -> dict[str, str]:
 
 
 PARSERS = {
-    "model": _model, "context": listed(int), "batches": listed(int), "hit_rates": listed(_rate),
-    "systems": listed(_system), "steps": int,
+    "model": _model, "context": listed(count), "batches": listed(count), "hit_rates": listed(_rate),
+    "systems": listed(_system), "steps": count,
 }  # fmt: skip
 
 
@@ -127,10 +128,12 @@ def _options(one: argparse.ArgumentParser, name: str) -> None:
         flag = "--" + option.replace("_", "-")
         one.add_argument(flag, type=PARSERS[option], help=f"{about} [{usual[option]}]")
     one.add_argument("--slots", type=listed(_slots), default="k", help=f"k or numbers of slots, {comma} [k]")
-    one.add_argument("--repeats", type=int, default=3, help="timed prompts of prefill, the median counts [3]")
+    one.add_argument(
+        "--repeats", type=count, default=3, help="timed prompts of prefill [3], the median counts"
+    )
     one.add_argument("--gpu-memory", type=size, help="stand in for a smaller card, such as 80GiB")
     one.add_argument("--host-memory", type=size, help="most host memory to pin, such as 120GiB")
-    one.add_argument("--share-host", type=int, default=1, help="layers that share host pages (speed only)")
+    one.add_argument("--share-host", type=count, default=1, help="layers that share host pages (speed only)")
     one.add_argument("--device", choices=("cuda", "cpu"), help="cpu only checks that all works, on little")
     one.add_argument("--out", type=Path, metavar="DIR", help="default: data/measured/<device>/")
 
@@ -155,11 +158,15 @@ def run(options: argparse.Namespace) -> int:
 
 def show_head(columns: Sequence[str]) -> None:
     """Print the names of the columns."""
-    print(" ".join(f"{column[:14]:>14}" for column in columns))
+    say(" ".join(f"{column:>{_width(column)}}" for column in columns))
+
+
+def _width(column: str) -> int:
+    return 18 if column in ("system", "attention", "part") else max(10, len(column))
 
 
 def show_one(row: dict[str, str], columns: Sequence[str], wall_s: float | None = None) -> None:
     """Print some columns of a row, the status in full, and how long it took to get it."""
-    cells = [f"{row.get(column, '')[:14]:>14}" for column in columns if column != "status"]
+    cells = [f"{row.get(column, ''):>{_width(column)}}" for column in columns if column != "status"]
     took = "" if wall_s is None else f"({wall_s:.0f} s)"
-    print(" ".join(cells), row["status"], took, flush=True)
+    say(" ".join(cells), row["status"], took)

@@ -37,6 +37,15 @@ SYSTEMS = {
 }
 
 
+def name_of(selector: str, transport: str) -> str:
+    """The system that chooses and copies so.
+
+    >>> name_of("query", "demand")
+    'sparse_offload'
+    """
+    return next(s.name for s in SYSTEMS.values() if (s.selector, s.transport) == (selector, transport))
+
+
 @dataclass(frozen=True)
 class Case:
     """One line of a benchmark: a system at one size.
