@@ -33,7 +33,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STAGE := tools/stage
 
 .NOTPARALLEL:
-.PHONY: help install reproduce test lint unit kernels notebooks browser smoke mutants lab clean
+.PHONY: help install reproduce publish test lint unit kernels notebooks browser smoke mutants lab clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -58,9 +58,12 @@ build/path/.linked: $(wildcard sparda/*)
 	@ln -s "$(CURDIR)/kernels" build/path/sparda/kernels
 	@touch $@
 
-reproduce: $(STAMP) ## run the chapters and rebuild figures/ and figures/index.html
+reproduce: $(STAMP) ## run the chapters, build their figures and build/figures/index.html
 	$(PY) -m sparda.cli reproduce $(CHAPTERS) --profile $(PROFILE) $(if $(FORCE),--force)
-	@echo "open $(if $(filter smoke,$(PROFILE)),build/smoke,figures)/index.html"
+	@echo "open build/$(if $(filter smoke,$(PROFILE)),smoke,figures)/index.html"
+
+publish: $(STAMP) ## for maintainers: reproduce, then copy what was built to figures/, to be committed
+	$(PY) -m sparda.cli reproduce $(CHAPTERS) --profile $(PROFILE) $(if $(FORCE),--force) --publish
 
 test: lint unit kernels notebooks browser smoke ## everything that .ci/run checks
 	@$(STAGE) --sum
@@ -94,5 +97,5 @@ lab: $(STAMP) ## JupyterLab on 127.0.0.1, with a token
 	  --LabApp.extension_manager=readonly --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
 	  $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
-clean: ## remove what was built; .venv and the committed figures stay
-	rm -rf build figures/index.html figures/plotly.min.js figures/chapters figures/failed figures/.state
+clean: ## remove build/; .venv and the published figures stay
+	rm -rf build

@@ -1,4 +1,4 @@
-"""The strict build of a chapter: run it through papermill and collect its figures in figures/.
+"""The strict build of a chapter: run it through papermill and collect its figures in the build's folder.
 
 A chapter writes into a staging folder beside the results, and its files are swapped in, each with one atomic
 rename, only after it has run to its end and published exactly the figures that figures.yml declares. So a
@@ -18,9 +18,13 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sparda import provenance
+from sparda import links, provenance
+from sparda.build_progress import Pace, Watch, first_line, register_engine
+from sparda.figures import chapter_page
 from sparda.figures.catalogue import BuildError, Chapter
 
+AROUND = '<a href="../index.html">figures</a> · <a href="glossary.html">glossary</a>'
+GLOSSARY = "glossary.md"
 MOST_BYTES = 200_000  # of an executed chapter: more is slow to open, and to read
 
 
@@ -29,7 +33,7 @@ class Build:
     """Where a build reads and writes, and the profile that it runs."""
 
     root: Path  # the checkout
-    output: Path  # figures/ or, for the smoke profile, a folder under build/
+    output: Path  # a folder under build/, which git ignores
     profile: str
 
     @property
@@ -45,7 +49,8 @@ def digest(chapter: Chapter, build: Build) -> str:
     files += sorted(p for room in ("sparda", "kernels") for p in (root / room).rglob("*.py"))
     files += sorted({root / path for figure in chapter.figures for path in figure.inputs})
     total = hashlib.sha256()
-    rest = [asdict(chapter), build.profile, provenance.versions()]
+    decides = {name: value for name, value in asdict(chapter).items() if name != "seconds"}
+    rest = [decides, build.profile, provenance.versions()]
     total.update(json.dumps(rest, sort_keys=True, default=str).encode())
     for path in files:
         total.update(f"{path.relative_to(root)} {provenance.sha256(path)}\n".encode())
@@ -87,38 +92,43 @@ def _environment(staging: Path):
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _execute(chapter: Chapter, build: Build, staging: Path) -> None:
+def _execute(chapter: Chapter, build: Build, staging: Path, pace: Pace | None = None) -> None:
     """Run the notebook into ``staging/<name>.ipynb``; BuildError names the cell that failed."""
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    folder = build.root / "notebooks"
+    folder, watch = build.root / "notebooks", Watch(chapter.name, pace=pace)
     try:
-        with _environment(staging):
+        with _environment(staging), watch.speaking():
             papermill.execute_notebook(
                 str(folder / chapter.notebook),
                 str(staging / chapter.notebook),
                 parameters=chapter.parameters(build.profile),
                 kernel_name="python3",
                 cwd=str(folder),
-                progress_bar={"desc": chapter.name, "leave": False, "disable": None},  # type: ignore[arg-type]
+                progress_bar=False,
+                engine_name=register_engine(),
+                watch=watch,
                 store_widget_state=False,  # one live figure would add 5 MB
                 extra_arguments=["--log-level=50"],  # else each kernel warns about its local sockets
             )
     except PapermillExecutionError as error:
-        lines = [line for line in error.source.splitlines() if line.strip() and line.strip()[0] not in "#%"]
         if "No space left on device" in error.evalue:
             raise OSError(errno.ENOSPC, error.evalue) from None
         raise BuildError(
-            f"cell {error.cell_index} (`{(lines or [''])[0].strip()}`) stopped with "
+            f"cell {error.cell_index} ({first_line(error.source)}) stopped with "
             f"{error.ename}: {' '.join(error.evalue.split())}"
         ) from None
-    _compact(staging / chapter.notebook)
+    _compact(staging / chapter.notebook, along={GLOSSARY, *(path.name for path in folder.glob("*.ipynb"))})
 
 
-def _compact(notebook: Path) -> None:
-    """Write it again without indentation and the times of its cells: two fifths fewer bytes."""
+def _compact(notebook: Path, along: set[str]) -> None:
+    """Write it again without indentation and the times of its cells: two fifths fewer bytes.
+
+    along : what is beside the chapters; no link leads elsewhere
+    """
     content = json.loads(notebook.read_text(encoding="utf-8"))
+    links.only_in_notebook(content, along)
     for cell in content["cells"]:
         cell["metadata"].pop("papermill", None)
         cell["metadata"].pop("execution", None)
@@ -168,11 +178,10 @@ def _write_provenance(chapter: Chapter, build: Build, staging: Path) -> None:
 
 def _swap_in(chapter: Chapter, build: Build, staging: Path, seconds: float, key: str) -> None:
     """Move the finished files to their places; the state comes last, so an interruption means a rebuild."""
-    glossary, outputs = build.root / "notebooks" / "glossary.md", {}
-    if glossary.exists():
-        shutil.copy(glossary, build.output / "chapters")  # the chapters link it
+    outputs = {}
+    _write_glossary(build)
     for path in sorted(staging.iterdir()):
-        name = f"chapters/{path.name}" if path.suffix == ".ipynb" else path.name
+        name = f"chapters/{path.name}" if path.suffix in (".ipynb", ".html") else path.name
         outputs[name] = provenance.sha256(path)
         os.replace(path, build.output / name)
     note = staging / "state"
@@ -181,7 +190,26 @@ def _swap_in(chapter: Chapter, build: Build, staging: Path, seconds: float, key:
     (build.output / "failed" / chapter.notebook).unlink(missing_ok=True)
 
 
-def build_chapter(chapter: Chapter, build: Build) -> float:
+def _write_glossary(build: Build) -> None:
+    """The glossary beside the chapters, which link it, as a text and as a page."""
+    source = build.root / "notebooks" / GLOSSARY
+    if source.is_file():
+        along = {GLOSSARY, *(path.name for path in (build.root / "notebooks").glob("*.ipynb"))}
+        text = links.only(source.read_text(encoding="utf-8"), along)
+        page = chapter_page.text(text, "Glossary", AROUND)
+        for name, content in ((GLOSSARY, text), ("glossary.html", page)):
+            (build.output / "chapters" / name).write_text(content, encoding="utf-8")
+
+
+def _write_page(chapter: Chapter, staging: Path) -> None:
+    import nbformat
+
+    path = staging / chapter.notebook
+    page = chapter_page.chapter(nbformat.read(path, as_version=4), chapter.name, AROUND)
+    path.with_suffix(".html").write_text(page, encoding="utf-8")
+
+
+def build_chapter(chapter: Chapter, build: Build, pace: Pace | None = None) -> float:
     """Run one chapter and swap its results in; return its seconds.
 
     Raises BuildError or OSError; then the executed notebook lies in failed/ and nothing else has changed.
@@ -191,8 +219,9 @@ def build_chapter(chapter: Chapter, build: Build) -> float:
     key, start = digest(chapter, build), time.monotonic()
     staging = Path(tempfile.mkdtemp(prefix=f"staging-{os.getpid()}-", dir=build.state))
     try:
-        _execute(chapter, build, staging)
+        _execute(chapter, build, staging, pace)
         _check_published(chapter, staging)
+        _write_page(chapter, staging)
         _write_provenance(chapter, build, staging)
         seconds = time.monotonic() - start
         _swap_in(chapter, build, staging, seconds, key)

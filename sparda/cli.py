@@ -30,14 +30,15 @@ DISK = {
 def _reproduce(options) -> int:
     from sparda.reproduce import reproduce
 
-    return 1 if reproduce(options.chapter, options.profile, force=options.force, output=options.output) else 0
+    asked = {"force": options.force, "publish": options.publish, "output": options.output}
+    return 1 if reproduce(options.chapter, options.profile, **asked) else 0
 
 
 def _gallery(options) -> int:
     from sparda.figures import gallery
     from sparda.provenance import ROOT
 
-    print(gallery.write(ROOT, ROOT / "figures", pictures=True))
+    print(gallery.write(ROOT, ROOT / "build" / "figures", pictures=True))
     return 0
 
 
@@ -60,10 +61,17 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("--profile", choices=("smoke", "cpu", "gpu"), default="cpu")
     build.add_argument("--force", action="store_true", help="run what is up to date too")
     build.add_argument(
-        "--output", metavar="DIR", help="default: figures/, and build/smoke/ for profile smoke"
+        "--output", metavar="DIR", help="default: build/figures/, and build/smoke/ for profile smoke"
+    )
+    build.add_argument(
+        "--publish",
+        action="store_true",
+        help="for maintainers: then copy the figures to figures/, to be committed",
     )
     build.set_defaults(run=_reproduce)
-    page = commands.add_parser("gallery", help="write figures/index.html from the figures that are there")
+    page = commands.add_parser(
+        "gallery", help="write build/figures/index.html from the figures that are there"
+    )
     page.set_defaults(run=_gallery)
     check = commands.add_parser("doctor", help="say what will and will not run on this machine")
     check.set_defaults(run=_doctor)

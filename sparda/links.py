@@ -37,6 +37,17 @@ def only(text: str, along: Collection[str], home: str = "notebooks") -> str:
     return LINK.sub(keep, text)
 
 
+def to_pages(text: str) -> str:
+    """A Markdown text whose relative links lead to the HTML pages of notebooks and texts."""
+
+    def turn(match: re.Match) -> str:
+        if ELSEWHERE.match(match["target"]):
+            return match[0]
+        return match[0].replace(match["target"], re.sub(r"\.(ipynb|md)(?=#|$)", ".html", match["target"]))
+
+    return LINK.sub(turn, text)
+
+
 def only_in_notebook(book: dict, along: Collection[str]) -> None:
     """Hold the Markdown cells of a notebook, as JSON, to ``only``."""
     for cell in book["cells"]:

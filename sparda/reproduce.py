@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 from sparda import build_report, chapter_build, provenance, remeasure, remeasure_run
+from sparda import publish as publishing
+from sparda.build_progress import Pace
 from sparda.build_report import Report
 from sparda.chapter_build import Build
 from sparda.figures import catalogue, gallery
@@ -26,14 +28,20 @@ from sparda.units import format_seconds
 ENOSPC = "the disk is full: free some space and run again; the earlier results are untouched"
 
 
-def reproduce(wanted: list[str], profile: str, *, force=False, output: Path | None = None, root=None) -> int:
+def reproduce(
+    wanted: list[str], profile: str, *, force=False, publish=False, output: Path | None = None, root=None
+) -> int:
     """Build the wanted chapters and measured steps (all if none is named); return the count that failed.
+
+    publish : copy the chapters' figures to figures/, which is committed, if none has failed
 
     Raises BuildError before anything runs if figures.yml, measurements.yml, a name, a parameter or the
     machine is wrong.
     """
     root = Path(root or provenance.ROOT)
-    default = root / "build" / "smoke" if profile == "smoke" else root / "figures"
+    if publish and profile == "smoke":
+        raise BuildError("profile smoke is for tests and is not published; use --profile cpu or gpu")
+    default = root / "build" / ("smoke" if profile == "smoke" else "figures")
     build = Build(root, Path(output or default).resolve(), profile)  # a chapter runs in another folder
     plan, steps, chapters = _choose(root, wanted, profile)
     todo = [chapter for chapter in chapters if force or not chapter_build.is_current(chapter, build)]
@@ -53,6 +61,9 @@ def reproduce(wanted: list[str], profile: str, *, force=False, output: Path | No
                 report.done(chapter.name)
         failed += _run_chapters(todo, build, report)
         gallery.write(root, build.output, pictures=profile != "smoke")  # smoke builds are for tests only
+    if publish and not failed:
+        new = publishing.publish(build.output, root / "figures", chapters)
+        print(f"published in figures/: {', '.join(new) or 'nothing that was not there'}")
     if failed:
         print(f"{failed} of {len(steps) + len(chapters)} chapters and steps failed", file=sys.stderr)
     return failed
@@ -173,20 +184,26 @@ def _try(step: Step, place: Place, budget: float) -> tuple[float, str, bool]:
 
 def _run_chapters(todo: list[Chapter], build: Build, report: Report) -> int:
     """Build the chapters one after the other; return the count of those that failed."""
-    failed = 0
+    failed, pace = 0, Pace({chapter.name: _expected(chapter, build) for chapter in todo})
     for place, chapter in enumerate(todo):
-        times = [chapter_build.saved(later, build).get("seconds", 0) for later in todo[place:]]
-        rest = f", about {format_seconds(sum(times))} left" if all(times) else ""
-        print(f"[{place + 1}/{len(todo)}] {chapter.name}{rest}", flush=True)
-        problem = _attempt(chapter, build)
+        left = pace.left([later.name for later in todo[place:]])
+        print(f"[{place + 1}/{len(todo)}] {chapter.name}{left and f', {left}'}", flush=True)
+        start = time.monotonic()
+        problem = _attempt(chapter, build, pace)
         failed += bool(problem)
         if problem:
             report.kept(chapter.name, problem)
         else:
             report.done(chapter.name)
+            pace.done(chapter.name, time.monotonic() - start)
         if place + 1 < len(todo):  # a build that is killed leaves a true page
             gallery.write(build.root, build.output)
     return failed
+
+
+def _expected(chapter: Chapter, build: Build) -> float:
+    """Seconds of a chapter by its last good build here, else by figures.yml; 0 if neither says."""
+    return chapter_build.saved(chapter, build).get("seconds") or chapter.seconds.get(build.profile, 0)
 
 
 def _reason(error: Exception) -> str:
@@ -196,11 +213,11 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _attempt(chapter: Chapter, build: Build) -> str:
+def _attempt(chapter: Chapter, build: Build, pace: Pace) -> str:
     """Build one chapter and say how it went in one line; return what went wrong, empty if nothing."""
     start = time.monotonic()
     try:
-        chapter_build.build_chapter(chapter, build)
+        chapter_build.build_chapter(chapter, build, pace)
     except Exception as error:
         reason = _reason(error)
         print(f"{chapter.name}: FAILED: {reason}", file=sys.stderr)

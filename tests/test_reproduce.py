@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +31,7 @@ import pandas as pd, plotly.graph_objects as go
 from sparda.figures import publish, style
 table = pd.DataFrame({"x": [1, 2], "y": [n_tokens, link_gb_per_s]})
 fig = go.Figure(go.Scatter(x=table.x, y=table.y), layout={"title": {"text": "Tiny"}})
-publish("tiny", style.stamp(fig, "modelled", profile), table);
+publish("tiny", style.stamp(fig, "modelled", profile), table)
 """
 GOOD = """
 chapters:
@@ -53,8 +55,8 @@ def write_catalogue(root, text):
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    for room in ("notebooks", "figures", "sparda", "kernels"):
-        (tmp_path / room).mkdir()
+    for room in ("notebooks", "figures", "sparda", "kernels", "build/figures"):
+        (tmp_path / room).mkdir(parents=True)
     write_notebook(tmp_path, "00_tiny.ipynb", FIGURE)
     write_catalogue(tmp_path, GOOD)
     monkeypatch.setattr(gallery, "find_browser", lambda: None)
@@ -69,9 +71,9 @@ def fake_execute(monkeypatch, action=None):
     """Replace the run of the notebook by writing its files at once, or by ``action(staging)``."""
     runs = []
 
-    def execute(chapter, setup, staging):
+    def execute(chapter, setup, staging, pace):
         runs.append(chapter.name)
-        (staging / chapter.notebook).write_text("{}")
+        nbformat.write(nbformat.v4.new_notebook(), staging / chapter.notebook)
         if action:
             action(staging)
         drawn = {"data": [], "layout": {"meta": {"status": "modelled", "stamp": "modelled"}}}
@@ -86,7 +88,7 @@ def test_a_chapter_becomes_figures_provenance_and_a_gallery(repository, capsys):
     write_notebook(repository, "01_bad.ipynb", "# why\nraise ValueError('the sum is off')")
     write_catalogue(repository, GOOD.replace("tiny:", "  01_bad.ipynb:\ntiny:", 1))
     assert run(repository) == 1
-    figures = repository / "figures"
+    figures = repository / "build" / "figures"
     assert (figures / "tiny.csv").read_text() == "x,y\n1,128\n2,50\n"
     record = json.loads((figures / "tiny.provenance.json").read_text())
     assert record["parameters"] == {"profile": "cpu", "n_tokens": 128, "link_gb_per_s": 50.0}
@@ -173,9 +175,33 @@ def test_the_gpu_profile_is_refused_without_a_gpu(repository, monkeypatch):
         run(repository, profile="gpu")
 
 
+def test_an_executed_chapter_is_a_page_too_that_needs_no_jupyter_and_no_network(repository, broken_links):
+    write_notebook(repository, "01_more.ipynb", "x = 1")
+    write_catalogue(repository, GOOD.replace("tiny:", "  01_more.ipynb:\ntiny:", 1))
+    (repository / "notebooks" / "glossary.md").write_text(
+        "# Terms\n\n[tiny](00_tiny.ipynb), [data](../data/a.md)"
+    )
+    book = json.loads((repository / "notebooks" / "00_tiny.ipynb").read_text())
+    linked = "See [terms](glossary.md#a), [next](01_more.ipynb), [elsewhere](../data/a.md) and `a < b`."
+    book["cells"].insert(1, nbformat.v4.new_markdown_cell(linked))
+    (repository / "notebooks" / "00_tiny.ipynb").write_text(json.dumps(book))
+    assert run(repository) == 0
+    chapters = repository / "build" / "figures" / "chapters"
+    assert broken_links(chapters) == []
+    page = (chapters / "00_tiny.html").read_text()
+    targets = re.findall(r'(?:href|src)="([^"#]+)', page)
+    assert {"glossary.html", "01_more.html", "../index.html", "../plotly.min.js"} == set(targets)
+    assert all((chapters / target).is_file() for target in targets)
+    assert "https://" not in re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
+    assert page.count('class="plot"') == 1
+    assert "a &lt; b" in page
+    assert 'href="chapters/00_tiny.html">executed chapter' in page_of(repository)
+    assert 'href="00_tiny.html"' in (chapters / "glossary.html").read_text()
+
+
 def test_an_executed_chapter_is_a_whole_notebook_without_the_times_of_its_cells(repository):
     assert run(repository) == 0
-    path = repository / "figures" / "chapters" / "00_tiny.ipynb"
+    path = repository / "build" / "figures" / "chapters" / "00_tiny.ipynb"
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert not any({"papermill", "execution"} & set(cell.metadata) for cell in notebook.cells)
@@ -190,8 +216,8 @@ def test_what_is_up_to_date_is_skipped_until_something_changes(repository, monke
         lambda: (repository / "kernels" / "new.py").write_text("x = 1"),
         lambda: write_notebook(repository, "00_tiny.ipynb", FIGURE, "x = 1"),
         lambda: write_catalogue(repository, GOOD.replace("caption: C.", "caption: D.")),
-        lambda: (repository / "figures" / "tiny.csv").write_text("edited"),
-        lambda: (repository / "figures" / "tiny.json").unlink(),
+        lambda: (repository / "build" / "figures" / "tiny.csv").write_text("edited"),
+        lambda: (repository / "build" / "figures" / "tiny.json").unlink(),
         lambda: monkeypatch.setattr(build.provenance, "versions", lambda: {"torch": "0"}),
     ]
     for count, change in enumerate(changes, start=1):
@@ -214,11 +240,77 @@ def test_a_changed_input_means_a_rebuild(repository, monkeypatch):
         assert len(runs) == count
 
 
-def test_the_smoke_profile_leaves_the_committed_figures_alone(repository, monkeypatch):
+@pytest.mark.parametrize(("profile", "folder"), [("smoke", "smoke"), ("cpu", "figures")])
+def test_a_build_leaves_the_committed_figures_alone(repository, monkeypatch, profile, folder):
     fake_execute(monkeypatch)
-    assert run(repository, profile="smoke") == 0
+    assert run(repository, profile=profile) == 0
     assert sorted(path.name for path in (repository / "figures").iterdir()) == ["figures.yml"]
-    assert (repository / "build" / "smoke" / "tiny.json").is_file()
+    assert (repository / "build" / folder / "tiny.json").is_file()
+
+
+def in_repository(root) -> dict[str, str]:
+    """What is in figures/, by the path there."""
+    folder = root / "figures"
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*.*[!l]")}
+
+
+def test_what_was_built_is_published_by_its_own_option_alone(repository, monkeypatch, capsys):
+    runs = fake_execute(monkeypatch)
+    built = repository / "build" / "figures"
+    (built / "published").mkdir()
+    (built / "published" / "table1.json").write_text("{}")
+    assert run(repository) == 0
+    assert in_repository(repository) == {}
+    (built / "tiny.png").write_text("drawn from another figure")
+    assert run(repository, publish=True) == 0
+    assert runs == ["00_tiny"]  # what a maintainer has looked at is what is published
+    names = ["pictures.sha256", "published/table1.json", "tiny.csv", "tiny.json", "tiny.provenance.json"]
+    assert sorted(in_repository(repository)) == names
+    assert in_repository(repository)["tiny.json"] == (built / "tiny.json").read_text()
+    key = build.provenance.sha256(built / "tiny.json")
+    (built / "pictures.sha256").write_text(f"{key}  tiny.json\n")
+    assert run(repository, publish=True) == 0
+    assert in_repository(repository)["tiny.png"] == "drawn from another figure"
+    assert in_repository(repository)["pictures.sha256"] == f"{key}  tiny.json\n"
+    assert "published in figures/: tiny\n" in capsys.readouterr().out
+
+
+def test_a_build_with_a_failure_and_a_smoke_build_are_not_published(repository, monkeypatch):
+    fake_execute(monkeypatch, lambda folder: (_ for _ in ()).throw(RuntimeError("the kernel died")))
+    assert run(repository, publish=True) == 1
+    with pytest.raises(BuildError, match="use --profile cpu or gpu"):
+        run(repository, publish=True, profile="smoke")
+    assert in_repository(repository) == {}
+
+
+def test_the_gallery_shows_what_is_published_until_it_is_built(repository, monkeypatch):
+    fake_execute(monkeypatch)
+    assert run(repository, publish=True) == 0
+    for path in (repository / "build" / "figures").glob("tiny.*"):
+        path.unlink()
+    said = gallery.write(repository, repository / "build" / "figures").read_text()
+    assert 'id="plot-tiny"' in said
+    assert 'href="../../figures/tiny.csv"' in said
+    assert run(repository) == 0
+    assert 'href="tiny.csv"' in page_of(repository)
+
+
+def page_of(root) -> str:
+    return (root / "build" / "figures" / "index.html").read_text()
+
+
+def test_a_repository_is_as_clean_after_a_build_as_before(repository, monkeypatch, root):
+    shutil.copy(root / ".gitignore", repository)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    fake_execute(monkeypatch)
+    assert run(repository) == 0
+    assert subprocess.run([*git, "status", "--porcelain"], capture_output=True, check=True).stdout == b""
+    assert run(repository, publish=True) == 0
+    assert b"figures/tiny.json" in subprocess.run(
+        [*git, "status", "--porcelain", "-uall"], capture_output=True, check=True
+    ).stdout  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -237,7 +329,7 @@ def test_a_failed_chapter_leaves_the_earlier_results_whole(
 ):
     fake_execute(monkeypatch)
     assert run(repository) == 0
-    results = list((repository / "figures").glob("tiny.*"))
+    results = list((repository / "build" / "figures").glob("tiny.*"))
     before = {path: path.read_bytes() for path in results}
     fake_execute(monkeypatch, action)
     assert run(repository, force=True) == 1
@@ -245,7 +337,7 @@ def test_a_failed_chapter_leaves_the_earlier_results_whole(
     assert complaint in said
     assert "untouched" in said
     assert {path: path.read_bytes() for path in results} == before
-    assert not list((repository / "figures" / ".state").glob("staging-*"))
+    assert not list((repository / "build" / "figures" / ".state").glob("staging-*"))
 
 
 def test_a_figure_that_is_never_published_fails_its_chapter(repository, monkeypatch, capsys):
@@ -328,7 +420,7 @@ def test_text_from_the_catalogue_cannot_break_the_page(repository, monkeypatch):
     fake_execute(monkeypatch)
     write_catalogue(repository, GOOD.replace("caption: C.", "caption: a < b </script>"))
     assert run(repository) == 0
-    assert "a &lt; b &lt;/script&gt;" in (repository / "figures" / "index.html").read_text()
+    assert "a &lt; b &lt;/script&gt;" in (repository / "build" / "figures" / "index.html").read_text()
 
 
 def test_ctrl_c_stops_with_one_sentence_and_leaves_the_earlier_results_whole(repository):
@@ -336,7 +428,7 @@ def test_ctrl_c_stops_with_one_sentence_and_leaves_the_earlier_results_whole(rep
     write_notebook(
         repository, "00_tiny.ipynb", f"import time\nopen({str(started)!r}, 'w').close()\ntime.sleep(60)"
     )
-    (repository / "figures" / "tiny.json").write_text("earlier")
+    (repository / "build" / "figures" / "tiny.json").write_text("earlier")
     code = (
         "import pathlib, sys, sparda.cli, sparda.provenance as p; "
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a job may ignore it
@@ -355,8 +447,8 @@ def test_ctrl_c_stops_with_one_sentence_and_leaves_the_earlier_results_whole(rep
     _, said = child.communicate(timeout=60)
     assert child.returncode == 130
     assert said.strip() == "sparda: stopped by Ctrl-C; what was built before is untouched"
-    assert (repository / "figures" / "tiny.json").read_text() == "earlier"
-    assert not list((repository / "figures" / ".state").glob("staging-*"))
+    assert (repository / "build" / "figures" / "tiny.json").read_text() == "earlier"
+    assert not list((repository / "build" / "figures" / ".state").glob("staging-*"))
 
 
 STEPS = """
@@ -399,7 +491,7 @@ def gpu(repository, monkeypatch):
 
 
 def page(gpu):
-    return (gpu.root / "figures" / "index.html").read_text()
+    return (gpu.root / "build" / "figures" / "index.html").read_text()
 
 
 def test_the_gpu_build_measures_first_and_then_runs_what_depends_on_it(gpu, monkeypatch):
@@ -476,18 +568,18 @@ def test_a_chapter_that_fails_keeps_its_last_figures_and_the_page_says_why(repos
     assert run(repository) == 0
     fake_execute(monkeypatch, lambda folder: (_ for _ in ()).throw(RuntimeError("the sum < 0")))
     assert run(repository, force=True) == 1
-    said = (repository / "figures" / "index.html").read_text()
+    said = (repository / "build" / "figures" / "index.html").read_text()
     assert "The last attempt to build this chapter failed" in said
     assert "the sum &lt; 0" in said
     assert 'id="plot-tiny"' in said
     fake_execute(monkeypatch)
     assert run(repository) == 0  # the results of before still stand
-    assert "failed" not in (repository / "figures" / "index.html").read_text()
+    assert "failed" not in (repository / "build" / "figures" / "index.html").read_text()
 
 
 def test_what_a_killed_build_left_behind_is_removed_and_a_running_one_is_not(repository, monkeypatch):
     fake_execute(monkeypatch)
-    state = repository / "figures" / ".state"
+    state = repository / "build" / "figures" / ".state"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for pid in (gone.pid, os.getppid()):
@@ -499,9 +591,9 @@ def test_what_a_killed_build_left_behind_is_removed_and_a_running_one_is_not(rep
 def test_a_damaged_figure_or_report_costs_a_sentence_and_not_the_page(repository, monkeypatch):
     fake_execute(monkeypatch)
     assert run(repository) == 0
-    (repository / "figures" / "tiny.json").write_text('{"data": [')
-    (repository / "figures" / ".state" / "report.json").write_text("{")
-    said = gallery.write(repository, repository / "figures").read_text()
+    (repository / "build" / "figures" / "tiny.json").write_text('{"data": [')
+    (repository / "build" / "figures" / ".state" / "report.json").write_text("{")
+    said = gallery.write(repository, repository / "build" / "figures").read_text()
     assert "tiny.json is damaged; `make reproduce CHAPTERS=00` writes it again" in said
 
 
@@ -525,12 +617,12 @@ def build_that_runs(repository) -> subprocess.Popen:
 
 
 def test_a_polite_kill_ends_the_build_as_ctrl_c_does(repository):
-    (repository / "figures" / "tiny.json").write_text("earlier")
+    (repository / "build" / "figures" / "tiny.json").write_text("earlier")
     child = build_that_runs(repository)
     child.terminate()
     assert child.wait(timeout=60) == 130
-    assert (repository / "figures" / "tiny.json").read_text() == "earlier"
-    assert not list((repository / "figures" / ".state").glob("staging-*"))
+    assert (repository / "build" / "figures" / "tiny.json").read_text() == "earlier"
+    assert not list((repository / "build" / "figures" / ".state").glob("staging-*"))
 
 
 def test_a_build_that_is_killed_leaves_a_page_that_says_so_and_the_next_one_cleans_up(
@@ -541,12 +633,12 @@ def test_a_build_that_is_killed_leaves_a_page_that_says_so_and_the_next_one_clea
     child = build_that_runs(repository)
     child.kill()
     child.wait()
-    said = (repository / "figures" / "index.html").read_text()
+    said = (repository / "build" / "figures" / "index.html").read_text()
     assert "has not come to its end" in said
     assert "Waiting: 00_tiny." in said
     assert 'id="plot-tiny"' in said
-    state = repository / "figures" / ".state"
+    state = repository / "build" / "figures" / ".state"
     assert list(state.glob("staging-*"))
     assert run(repository) == 0
     assert not list(state.glob("staging-*"))
-    assert "has not come to its end" not in (repository / "figures" / "index.html").read_text()
+    assert "has not come to its end" not in (repository / "build" / "figures" / "index.html").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparda.figures import NAME
@@ -34,11 +34,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One notebook: the parameters each profile sets in it, and the figures it must publish."""
+    """One notebook: the parameters each profile sets in it, and the figures it must publish.
+
+    seconds : about how long a run of each profile takes, for the first build of a machine
+    """
 
     notebook: str
     profiles: dict
     figures: tuple[Figure, ...]
+    seconds: dict = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -127,14 +131,17 @@ def read(root: Path) -> dict[str, Chapter]:
                 f"figures.yml: notebooks/{notebook} does not exist; correct its name under chapters"
             )
         profiles = profiles or {}
+        seconds = profiles.pop("seconds", {}) if isinstance(profiles, dict) else {}
+        if not isinstance(seconds, dict) or not all(type(s) is int and s > 0 for s in seconds.values()):
+            raise BuildError(f"figures.yml: {notebook}: write its seconds as seconds: {{cpu: 20}}")
         if not isinstance(profiles, dict) or not all(isinstance(p or {}, dict) for p in profiles.values()):
             raise BuildError(f"figures.yml: {notebook}: write its profiles as cpu: {{name: value}}")
-        for profile in sorted(set(profiles) - set(PROFILES)):
+        for profile in sorted({*profiles, *seconds} - set(PROFILES)):
             raise BuildError(
                 f"figures.yml: {notebook}: unknown profile {profile!r}; {closest(profile, PROFILES)}"
             )
         own = tuple(figure for figure in figures if figure.notebook == notebook)
-        chapter = Chapter(notebook, {name: p or {} for name, p in profiles.items()}, own)
+        chapter = Chapter(notebook, {name: p or {} for name, p in profiles.items()}, own, seconds)
         found[chapter.name] = chapter
     return found
 

@@ -1,6 +1,7 @@
-"""The offline gallery: figures/index.html with one plotly.min.js, and a PNG beside each figure.
+"""The offline gallery: index.html with one plotly.min.js, and a PNG beside each figure.
 
-What the page says stands in ``gallery_page``, what is set beside the paper in ``published``.
+It shows what was built in its folder, and for the rest what is published in figures/. What the page says
+stands in ``gallery_page``, what is set beside the paper in ``published``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from sparda import build_report, provenance
 from sparda.figures import catalogue, gallery_page, published
+from sparda.progress import duration
 
 DRAWN = "pictures.sha256"
+WITHOUT = "Figures, tables and gallery are whole without them; only a reader without scripts misses them"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 
 
@@ -37,25 +40,28 @@ async def _pictures(figures: dict[str, dict], browser: str) -> dict[str, bytes]:
         }
 
 
-def draw_pngs(folder: Path, names: Iterable[str]) -> None:
+def draw_pngs(folder: Path, names: Iterable[str], published: Path | None = None) -> None:
     """Draw ``<name>.png`` beside each ``<name>.json`` of ``folder`` that has changed since it was last drawn.
 
-    names : of figures, such as "tiny" or "published/table4"; those that are not there are left out
+    names     : of figures, such as "tiny" or "published/table4"; those that are not there are left out
+    published : a folder whose pictures are taken over where they were drawn from the same figure
 
     A PNG serves readers on a code-hosting page: white paper, dark ink, readable on any background. The file
     pictures.sha256 says which JSON each was drawn from, so a build without a browser leaves work, not doubt.
     """
-    drawn = _drawn(folder)
-    sources = {name: folder / f"{name}.json" for name in sorted(set(names))}
-    now = {name: provenance.sha256(path) for name, path in sources.items() if path.is_file()}
-    stale = [n for n, key in now.items() if drawn.get(n) != key or not (folder / f"{n}.png").is_file()]
+    known, there = drawn(folder), [n for n in sorted(set(names)) if (folder / f"{n}.json").is_file()]
+    if published and published != folder:
+        _take_over(folder, there, known, published)
+    stale = [name for name in there if not is_drawn(folder, name, known)]
     if not stale:
         return
     browser = find_browser()
     if browser is None or find_spec("kaleido") is None:
-        print("no PNG drawn: that needs Chromium and the package kaleido; the PNGs here stay as they are")
+        print(f"PNG of {len(stale)} figures not drawn: {_lack(browser)}. {WITHOUT}")
         return
-    figures = {name: json.loads(sources[name].read_text(encoding="utf-8")) for name in stale}
+    print(f"drawing PNG of {len(stale)} figures, about {duration(0.6 * len(stale) + 5)}", flush=True)
+    figures = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in stale}
+    keys = {name: provenance.sha256(folder / f"{name}.json") for name in stale}
     for figure in figures.values():
         figure["layout"].update(paper_bgcolor="white", font={"color": "#1c2024"})
     try:
@@ -66,12 +72,41 @@ def draw_pngs(folder: Path, names: Iterable[str]) -> None:
         return
     for name, picture in pictures.items():
         _replace(folder / f"{name}.png", picture)
-        drawn[name] = now[name]
-    lines = [f"{key}  {name}.json\n" for name, key in sorted(drawn.items())]
+    note_drawn(folder, known | keys)
+
+
+def _lack(browser: str | None) -> str:
+    """What is missing for pictures, and how it comes here."""
+    if browser is None:
+        return "no Chromium is here; install it (Debian: apt-get install chromium) and run this command again"
+    return "the package kaleido is missing; run `make -B install` and this command again"
+
+
+def _take_over(folder: Path, names: list[str], known: dict[str, str], published: Path) -> None:
+    """Copy published pictures of the same figures, and note them in ``known`` and in the folder."""
+    theirs, before = drawn(published), dict(known)
+    for name in names:
+        same = theirs.get(name) == provenance.sha256(folder / f"{name}.json")
+        if same and not is_drawn(folder, name, known) and (published / f"{name}.png").is_file():
+            _replace(folder / f"{name}.png", (published / f"{name}.png").read_bytes())
+            known[name] = theirs[name]
+    if known != before:
+        note_drawn(folder, known)
+
+
+def is_drawn(folder: Path, name: str, known: dict[str, str]) -> bool:
+    """Whether the picture of a figure that is there was drawn from it."""
+    source = folder / f"{name}.json"
+    return known.get(name) == provenance.sha256(source) and (folder / f"{name}.png").is_file()
+
+
+def note_drawn(folder: Path, known: dict[str, str]) -> None:
+    """Write down which JSON each picture was drawn from."""
+    lines = [f"{key}  {name}.json\n" for name, key in sorted(known.items())]
     _replace(folder / DRAWN, "".join(lines).encode())
 
 
-def _drawn(folder: Path) -> dict[str, str]:
+def drawn(folder: Path) -> dict[str, str]:
     """Figure -> hash of the JSON that its picture was drawn from."""
     try:
         lines = (folder / DRAWN).read_text(encoding="utf-8").splitlines()
@@ -103,7 +138,8 @@ def write(root: Path, folder: Path, *, pictures: bool = False) -> Path:
     beside = list(published.build(folder)) if (root / "data" / "paper").is_dir() else []
     if pictures:
         names = [figure.name for chapter in chapters.values() for figure in chapter.figures]
-        draw_pngs(folder, names + [f"published/{path.stem}" for _, path in beside if path])
+        names += [f"published/{path.stem}" for _, path in beside if path]
+        draw_pngs(folder, names, root / "figures")
     page = gallery_page.page(root, folder, chapters, report, beside)
     for name, text in {"plotly.min.js": get_plotlyjs(), "index.html": page}.items():
         _replace(folder / name, text.encode())

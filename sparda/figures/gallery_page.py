@@ -16,26 +16,16 @@ from string import Template
 
 from sparda.build_report import Report
 from sparda.figures.catalogue import Chapter, Figure
+from sparda.figures.page_parts import DRAW, STYLE, plot_of
 from sparda.figures.published_entries import Entry
 
-PAGE = Template("""<!doctype html>
+PAGE = Template(
+    """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>SparDA Workbench: figures</title>
-<style>
-:root { color-scheme: light dark; --ink: #1c2024; --quiet: #5a616b; --paper: #ffffff; --rule: #d9dde2;
-  --note: #fbe8d3 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e8eb; --quiet: #a3abb5; --paper: #14171a; --rule: #343a41; --note: #46290b } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h2, h3 { border-top: 1px solid var(--rule); padding-top: 1.5rem }
-figure { margin: 1rem 0 2.5rem } .plot { min-height: 440px; min-width: 40rem } img { max-width: 100% }
-.stamp, .links, nav { color: var(--quiet); font-size: .875rem; margin: .25rem 0 } a { color: inherit }
-.note { background: var(--note); border-left: 4px solid #c8690a; padding: .5rem .75rem }
-table { border-collapse: collapse; font-size: .875rem }
-td, th { padding: .1rem .75rem .1rem 0; text-align: left }
-.wide { overflow-x: auto }
-</style>
+<style>"""
+    + STYLE
+    + """</style>
 <noscript><style>.plot { display: none }</style></noscript>
 <script src="plotly.min.js"></script></head><body>
 <h1>SparDA Workbench: figures</h1>
@@ -47,31 +37,11 @@ below each of them.</p></noscript>
 plots; <code>make reproduce</code> or <code>sparda gallery</code> writes it.</p>
 $banner<nav>$contents</nav>
 $body
-<script>
-const dark = matchMedia("(prefers-color-scheme: dark)");
-function draw() {
-  const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-  for (const data of document.querySelectorAll("script[type='application/json']")) {
-    const fig = JSON.parse(data.textContent);
-    fig.layout.font = {...fig.layout.font, color: ink};
-    if (matchMedia("(pointer: coarse)").matches) fig.layout.dragmode = false;  // a finger scrolls
-    Plotly.react(data.dataset.plot, fig.data, fig.layout, {responsive: true, displaylogo: false,
-      modeBarButtonsToRemove: ["sendChartToCloud"]});
-  }
-}
-if (window.Plotly) { draw(); dark.addEventListener("change", draw); }
-else {
-  document.getElementById("no-plotly").hidden = false;
-  for (const plot of document.querySelectorAll(".plot")) plot.hidden = true;
-  for (const hidden of document.querySelectorAll("figure noscript")) hidden.outerHTML = hidden.textContent;
-}
-</script></body></html>
-""")
-
-PLOT = Template("""<div class="wide">
-<div class="plot" id="plot-$name" role="img" aria-label="$alt"></div></div>
-<script type="application/json" data-plot="plot-$name">$data</script>
-$picture""")
+<script>"""
+    + DRAW.replace("$", "$$")
+    + """</script></body></html>
+"""
+)
 
 FIGURE = Template("""<figure id="$name">
 $note$plot<figcaption>$caption</figcaption>
@@ -112,7 +82,7 @@ def page(
         contents.append(f'<a href="#chapter-{chapter.name}">{heading}</a>')
         parts.append(f'<h2 id="chapter-{chapter.name}">{heading}</h2>\n')
         parts.append(_failed(chapter, report))
-        parts += [_figure(figure, folder, report) for figure in chapter.figures]
+        parts += [_figure(figure, root, folder, report) for figure in chapter.figures]
     return PAGE.substitute(banner=_banner(report), contents=" · ".join(contents), body="".join(parts))
 
 
@@ -147,23 +117,30 @@ def _not_measured(files: Iterable[str], report: Report) -> str:
     )
 
 
-def _plot(name: str, source: Path, alt: str) -> tuple[str, str]:
+def _plot(name: str, source: Path, alt: str, folder: Path) -> tuple[str, str]:
     """The plot and its stamp; ValueError for a figure that cannot be read."""
     drawn = json.loads(source.read_text(encoding="utf-8"))
     picture = source.with_suffix(".png")
-    shown = f"{source.parent.name}/{picture.name}" if source.parent.name == "published" else picture.name
-    image = f'<noscript><img src="{shown}" alt="{alt}"></noscript>\n' if picture.is_file() else ""
-    data = json.dumps(drawn).replace("</", "<\\/")
-    stamp = html.escape(drawn["layout"]["meta"]["stamp"])
-    return PLOT.substitute(name=name, alt=alt, data=data, picture=image), stamp
+    shown = _link(picture, folder) if picture.is_file() else ""
+    return plot_of(f"plot-{name}", drawn, alt, picture=shown), html.escape(drawn["layout"]["meta"]["stamp"])
 
 
-def _figure(figure: Figure, folder: Path, report: Report) -> str:
-    source = folder / f"{figure.name}.json"
+def _link(path: Path, folder: Path) -> str:
+    return os.path.relpath(path, folder).replace(os.sep, "/")
+
+
+def _home(name: str, root: Path, folder: Path) -> Path:
+    """Where a figure is: built here, else as it was published."""
+    return folder if (folder / f"{name}.json").is_file() else root / "figures"
+
+
+def _figure(figure: Figure, root: Path, folder: Path, report: Report) -> str:
+    home = _home(figure.name, root, folder)
+    source = home / f"{figure.name}.json"
     if not source.is_file():
         return f"<p>{figure.name}: not built yet; run <code>make reproduce</code>.</p>\n"
     try:
-        plot, stamp = _plot(figure.name, source, html.escape(figure.alt))
+        plot, stamp = _plot(figure.name, source, figure.alt, folder)
     except (ValueError, KeyError, TypeError):
         number = figure.notebook.split("_")[0]
         return _note(f"{figure.name}.json is damaged; `make reproduce CHAPTERS={number}` writes it again")
@@ -173,20 +150,21 @@ def _figure(figure: Figure, folder: Path, report: Report) -> str:
         plot=plot,
         caption=html.escape(figure.caption),
         stamp=stamp,
-        links=_links(figure.name, figure.notebook, folder),
+        links=_links(figure, home, folder),
     )
 
 
-def _links(name: str, notebook: str, folder: Path) -> str:
+def _links(figure: Figure, home: Path, folder: Path) -> str:
     targets = {
-        "table (CSV)": f"{name}.csv",
-        "figure (JSON)": f"{name}.json",
-        "picture (PNG)": f"{name}.png",
-        "where it comes from": f"{name}.provenance.json",
-        "executed chapter": f"chapters/{notebook}",
+        "table (CSV)": home / f"{figure.name}.csv",
+        "figure (JSON)": home / f"{figure.name}.json",
+        "picture (PNG)": home / f"{figure.name}.png",
+        "where it comes from": home / f"{figure.name}.provenance.json",
+        "executed chapter": folder / "chapters" / f"{Path(figure.notebook).stem}.html",
+        "as a notebook": folder / "chapters" / figure.notebook,
     }
-    present = {text: path for text, path in targets.items() if (folder / path).is_file()}
-    return " · ".join(f'<a href="{path}">{text}</a>' for text, path in present.items())
+    there = {text: _link(path, folder) for text, path in targets.items() if path.is_file()}
+    return " · ".join(f'<a href="{path}">{text}</a>' for text, path in there.items())
 
 
 def _heading(notebook: Path) -> str:
@@ -201,13 +179,13 @@ def _heading(notebook: Path) -> str:
 def _beside(entry: Entry, path: Path | None, root: Path, folder: Path, report: Report) -> str:
     plot, stamp, numbers = "", "text, or numbers of the paper only: nothing is drawn", ""
     sources = [root / "data" / "paper" / f"{name}.csv" for name in entry.files]
-    alt = html.escape(f"{entry.source}; the numbers are in the table below it")
+    alt = f"{entry.source}; the numbers are in the table below it"
     if path is not None:
-        plot, stamp = _plot(f"paper-{entry.name}-plot", path, alt)
+        plot, stamp = _plot(f"paper-{entry.name}-plot", path, alt, folder)
         numbers = _table(path.with_suffix(".csv"), "numbers")
     else:
         numbers = "".join(_table(source, f"published: {source.stem}") for source in sources)
-    links = [f'<a href="{os.path.relpath(source, folder)}">{source.name}</a>' for source in sources]
+    links = [f'<a href="{_link(source, folder)}">{source.name}</a>' for source in sources]
     links += [f'<a href="#{name}">{name}</a>' for name in entry.see]
     return BESIDE.substitute(
         name=entry.name,

@@ -20,6 +20,7 @@ rule = Sparsity(budget_blocks=4, block_size=16, local_blocks=1)
 explore_blocks(ScoreMaps(scores, mass / mass.sum(-1, keepdim=True), positions, ["text"] * 32, rule))"""
 SHOWN = """() => [...document.querySelectorAll("figure")].filter((figure) => figure.querySelector(".plot"))
     .map((figure) => [figure.id, [...figure.querySelectorAll("img")].some((img) => img.naturalWidth > 50)])"""
+WIDTHS = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelector('.main-svg').clientWidth)"
 NO_BLOBS = "script-src 'self' 'unsafe-inline' 'unsafe-eval'"  # Lab runs; a widget's own script does not
 
 
@@ -63,18 +64,26 @@ def test_a_saved_notebook_that_has_lost_its_kernel_shows_the_twins(lab, book, ch
     report.heading("Widgets, saved and opened without their kernel")
     shutil.copy(lab.books / book, lab.books / "saved.ipynb")
     for run in (True, False):
-        page = Page(chromium.new_page(viewport={"width": 1280, "height": 1700}))
+        page = Page(chromium.new_page(viewport={"width": 1000, "height": 1700}))  # plots are 568 px wide
         page.open(lab.address("saved.ipynb"))
         if run:
             page.run_all(60)
             assert [output["figures"] for output in page.ask("seen")] == [2, 1]  # live ones, and no twin
             assert "No live figure here?" not in str(page.ask("seen"))
+            assert page.ask("faults") == []
             page.ask("save")
         else:
             assert_twins(page)
+            assert page.ask("faults") == []
             report.picture(page.tab, "saved-and-opened-again")
         page.close()  # its kernel ends
     assert (lab.books / "saved.ipynb").stat().st_size < 200_000
+
+
+def draw_all(tab) -> None:
+    """Draw the gallery's plots that are not near the window too."""
+    tab.evaluate("drawAll()")
+    tab.wait_for_function("plots.every((plot) => plot.querySelector('.main-svg'))")
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +118,23 @@ def test_the_gallery_draws_every_figure_and_asks_for_no_network(gallery, chromiu
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda asked: asked.url.startswith("http") and said.append(f"asks for {asked.url}"))
     tab.goto(gallery)
-    tab.wait_for_function(
-        "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))"
-    )
+    assert 0 < tab.evaluate("plots.filter((plot) => plot.drawn).length") < 10  # those near the window
+    draw_all(tab)
     assert said == []
     report.picture(tab, f"gallery-{scheme}", full_page=True)
+    context.close()
+
+
+@pytest.mark.parametrize("width", [600, 1400])  # of the page, 32 px of it margins
+def test_no_title_label_or_name_of_a_figure_is_cut_or_lies_on_another(gallery, chromium, root, width):
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    tab = context.new_page()
+    tab.add_init_script(path=root / "tools" / "lab_probe.js")
+    tab.goto(gallery)
+    tab.add_style_tag(content=".plot { min-width: 0 !important }")
+    draw_all(tab)
+    assert set(tab.evaluate(WIDTHS)) == {min(width - 32, 960)}
+    assert tab.evaluate("probe.faults()") == []
     context.close()
 
 
@@ -124,11 +145,8 @@ def test_on_a_narrow_screen_plots_keep_their_width_and_the_page_does_not_scroll_
     context = chromium.new_context(viewport={"width": 390, "height": 844})
     tab = context.new_page()
     tab.goto(gallery)
-    tab.wait_for_function(
-        "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))"
-    )
+    draw_all(tab)
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
-    widths = "[...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.clientWidth)"
-    assert min(tab.evaluate(widths)) >= 600
+    assert min(tab.evaluate(WIDTHS)) >= 600
     report.picture(tab, "gallery-narrow")
     context.close()
