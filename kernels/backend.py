@@ -102,11 +102,12 @@ def _choose_cuda(device: torch.device) -> Backend:
 
 def expect(
     name: str, tensor: Tensor, shape: tuple[int | None, ...], dtypes: torch.dtype | tuple[torch.dtype, ...],
-    *, contiguous: bool = False,
+    *, contiguous: bool | None = None,
 ) -> None:  # fmt: skip
     """Check rank, sizes (None: any), dtype and contiguity of one argument.
 
-    The torch reference takes any strides unless ``contiguous`` forbids it, and float64 where FLOATS are too.
+    The torch reference takes float64 where FLOATS are wanted, and any strides unless ``contiguous`` is True;
+    a kernel wants contiguous tensors unless it is False.
 
     >>> expect("q", torch.zeros(2, 3), (2, None, 4), torch.float32)
     Traceback (most recent call last):
@@ -125,7 +126,8 @@ def expect(
             f"{name} must have shape [{', '.join('*' if w is None else str(w) for w in shape)}], "
             f"got {list(sizes)}"
         )
-    if (contiguous or not reference) and not tensor.is_contiguous():
+    needed = not reference if contiguous is None else contiguous
+    if needed and not tensor.is_contiguous():
         raise ValueError(f"{name} must be contiguous (strides {tensor.stride()}); call .contiguous() on it")
 
 

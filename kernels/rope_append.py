@@ -154,7 +154,7 @@ def _check(q, k, v, f, cos, sin, positions, tail_slot, cache: LayerCache, sparsi
         raise ValueError(f"q must be [B, H_q, d] with H_q a multiple of {heads}, got shape {list(q.shape)}")
     rows = {"q": (q, q.shape[1]), "k": (k, heads), "v": (v, heads)} | ({} if f is None else {"f": (f, heads)})
     for name, (x, n) in rows.items():
-        backend.expect(name, x, (batch, n, dim), kind)
+        backend.expect(name, x, (batch, n, dim), kind, contiguous=False)
         if where != "torch" and (x.stride(1), x.stride(2)) != (dim, 1):
             raise ValueError(
                 f"{name} must have the heads of a sequence side by side, got strides {x.stride()}; "

@@ -55,7 +55,7 @@ def store_token(v: Tensor, positions: Tensor, tail_slot: Tensor, cache: LayerCac
     where = backend.choose(v, positions, tail_slot, cache.slots, cache.ring)
     backend.expect("slots", cache.slots, (None, None, None, 2, None, None), backend.FLOATS)
     batch, heads, n_slots, _, size, dim = cache.slots.shape
-    backend.expect("v", v, (batch, heads, dim), cache.slots.dtype)
+    backend.expect("v", v, (batch, heads, dim), cache.slots.dtype, contiguous=False)
     if where != "torch" and (v.stride(1), v.stride(2)) != (dim, 1):
         raise ValueError(
             f"v must have the heads of a sequence side by side, got strides {v.stride()}; call .contiguous()"
