@@ -107,7 +107,8 @@ def register_engine() -> str:
             watch.cells = len(nb_man.nb.cells)
 
             def cell_start(cell: Any, cell_index: int | None = None, **more: Any) -> Any:
-                watch.cell(cell_index or 0, cell.source)
+                if cell.cell_type == "code":
+                    watch.cell(cell_index or 0, cell.source)
                 return start(cell, cell_index, **more)
 
             nb_man.cell_start = cell_start

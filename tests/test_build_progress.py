@@ -60,6 +60,7 @@ def test_a_cell_is_named_by_its_first_line_that_does_something(source, line):
 def test_papermill_tells_the_watch_of_each_cell(tmp_path):
     papermill, nbformat = pytest.importorskip("papermill"), pytest.importorskip("nbformat")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"x = {n}") for n in range(3)])
+    book.cells.insert(1, nbformat.v4.new_markdown_cell("a text"))
     book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(book, tmp_path / "a.ipynb")
     told, watch = [], Watch("a")
@@ -68,5 +69,5 @@ def test_papermill_tells_the_watch_of_each_cell(tmp_path):
         str(tmp_path / "a.ipynb"), None, progress_bar=False, engine_name=build_progress.register_engine(),
         watch=watch, kernel_name="python3", extra_arguments=["--log-level=50"],
     )  # fmt: skip
-    assert told == [(0, "x = 0"), (1, "x = 1"), (2, "x = 2")]
-    assert watch.cells == 3
+    assert told == [(0, "x = 0"), (2, "x = 1"), (3, "x = 2")]
+    assert watch.cells == 4

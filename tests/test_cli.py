@@ -23,7 +23,11 @@ def test_chapters_profile_and_force_reach_the_build(reproduce):
     seen = []
     reproduce(lambda *args, **options: seen.append((args, options)) or 0)
     assert cli.main(["reproduce", "00", "02", "--profile", "smoke", "--force"]) == 0
-    assert seen == [((["00", "02"], "smoke"), {"force": True, "output": None})]
+    assert cli.main(["reproduce", "--publish"]) == 0
+    assert seen == [
+        ((["00", "02"], "smoke"), {"force": True, "publish": False, "output": None}),
+        (([], "cpu"), {"force": False, "publish": True, "output": None}),
+    ]
 
 
 def test_a_failed_chapter_makes_the_command_fail(reproduce):
