@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparda.engine.weights import from_hugging_face
-from sparda.evaluation import accuracy, recall
+from sparda.evaluation import accuracy, needle, recall
 from sparda.evaluation.accuracy import Result
 from sparda.evaluation.statistics import wilson
 from sparda.selectors import make
@@ -81,3 +81,23 @@ def test_a_hit_is_a_wanted_block_that_the_place_before_had(tiny):
         decoder, tokens, torch.tensor([47, 48]), {"streaming": make("streaming")}, [rule]
     )
     torch.testing.assert_close(found["streaming", 8][..., 2].float(), torch.full((3, 2), 0.75))
+
+
+def test_every_number_of_a_row_stands_under_its_own_name():
+    found = torch.tensor([[[0.5, 0.25, 0.75]] * 2] * 3, dtype=torch.float64)
+    row = of_all_layers([{("sparse", 5): found}] * 2, "sparse")
+    assert [float(row[name]) for name in ("mass_recall", "agreement", "hit_rate")] == [0.5, 0.25, 0.75]
+
+
+def test_a_layers_number_is_the_mean_of_its_heads_and_a_heads_is_its_own():
+    found = torch.zeros(2, 2, 3, dtype=torch.float64)
+    found[1, :, 0] = torch.tensor([0.25, 0.75])
+    made = recall.rows([{("sparse", 5): found}] * 2, **CELL)
+    at = {(row["layer"], row["head"]): float(row["mass_recall"]) for row in made}
+    assert [at["1", head] for head in ("0", "1", recall.MEAN)] == [0.25, 0.75, 0.5]
+
+
+def test_the_needles_mean_over_layers_leaves_out_layer_0():
+    found = [{"sparse": torch.tensor([[0.0, 0.0], [1.0, 0.5], [1.0, 0.5]])}] * 2
+    rows = needle.rows(found, model="tiny", task="x", context=400, budget_blocks=5, seed=0)
+    assert [(row["layer"], row["mass"], row["caught"]) for row in rows][-1] == (recall.MEAN, "1", "0.5")
