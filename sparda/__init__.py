@@ -9,6 +9,8 @@ Names are imported when they are first used, so that ``import sparda`` is fast a
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Engine", "Probe", "Sparsity", "attach", "load"]
+
+# idle threads sleep: spinning ones take the cores from the work between two products. Read as torch is imported
+if "torch" not in sys.modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOME = {
     "Engine": "sparda.engine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -102,3 +103,19 @@ def test_importing_sparda_alone_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"plotly", "pandas", "ipywidgets", "transformers", "triton", "papermill"}
     assert not heavy & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "policy"),
+    [(None, "", "passive"), ("active", "", "active"), (None, "import torch", "None")],
+    ids=["unset", "a user's own", "torch is imported already"],
+)
+def test_idle_threads_sleep_unless_the_user_says_otherwise(own, before, policy):
+    """torch reads OMP_WAIT_POLICY as it is imported, so it is set when sparda is, whichever command starts it."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": own} if own else {}
+    code = f"{before}\nimport os, sparda.cli\nprint(os.environ.get('OMP_WAIT_POLICY'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split() == [policy]
