@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Engine", "Probe", "Sparsity", "attach", "load"]
 
-# idle threads sleep: spinning ones take the cores from the work between two products. Read as torch is imported
+# read as torch is imported: idle threads sleep, since spinning ones take the cores from all other work
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

@@ -111,7 +111,7 @@ def test_importing_sparda_alone_imports_nothing_heavy():
     ids=["unset", "a user's own", "torch is imported already"],
 )
 def test_idle_threads_sleep_unless_the_user_says_otherwise(own, before, policy):
-    """torch reads OMP_WAIT_POLICY as it is imported, so it is set when sparda is, whichever command starts it."""
+    """torch reads the policy as it is imported, so sparda sets it, whichever command starts it."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     environment |= {"OMP_WAIT_POLICY": own} if own else {}
     code = f"{before}\nimport os, sparda.cli\nprint(os.environ.get('OMP_WAIT_POLICY'))"
