@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from sparda.engine.weights import from_hugging_face
-from sparda.evaluation import accuracy, needle, recall
+from sparda.evaluation import accuracy, exchange, needle, recall
 from sparda.evaluation.accuracy import Result
 from sparda.evaluation.statistics import wilson
 from sparda.selectors import make
 from sparda.spec import Sparsity
+from sparda.tasks import Sample
 
 RUN = {"date": "2026-01-01", "commit": "a"}
 CELL = {"model": "tiny", "text": "x", "context": 400, "n": 8, "seed": 0, **RUN}
@@ -101,3 +102,27 @@ def test_the_needles_mean_over_layers_leaves_out_layer_0():
     found = [{"sparse": torch.tensor([[0.0, 0.0], [1.0, 0.5], [1.0, 0.5]])}] * 2
     rows = needle.rows(found, model="tiny", task="x", context=400, budget_blocks=5, seed=0)
     assert [(row["layer"], row["mass"], row["caught"]) for row in rows][-1] == (recall.MEAN, "1", "0.5")
+
+
+def characters(text, add_special_tokens, return_offsets_mapping=False):
+    """A tokenizer for which every sign is a token."""
+    return {
+        "input_ids": [ord(sign) for sign in text],
+        "offset_mapping": [(i, i + 1) for i in range(len(text))],
+    }
+
+
+def test_the_full_stop_before_a_fact_is_no_part_of_it():
+    """In blocks of four the stop ends block 0, and the fact begins block 1."""
+    prompt = "abc. It is 7."
+    sample = Sample("x", prompt, tuple(map(ord, prompt)), ("7",), 5)
+    tokens, places, blocks = needle.read_out(sample, characters, 4)
+    assert blocks.tolist() == [1, 2]
+    assert "".join(map(chr, tokens[places + 1].tolist())) == " 7"
+
+
+def test_what_an_exchange_gains_is_paired_prompt_by_prompt():
+    found = [torch.tensor([-4.0, -3.5, -3.0]) + shift for shift in (0.0, 1.0, 3.0)]
+    cell = {"model": "tiny", "method": "sparda", "task": "x", "context": 400, "budget_blocks": 5, "seed": 0}
+    row = exchange.rows(found, **cell)[1]
+    assert [float(row[name]) for name in exchange.GAIN] == [0.5] * 3
