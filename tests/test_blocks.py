@@ -30,12 +30,13 @@ def test_the_number_of_compressed_keys_is_the_published_one(tokens, windows):
         assert blocks.compress_keys(noise(1, 1, tokens, 8), FAR).shape == (1, 1, windows, 8)
 
 
-def test_a_compressed_key_is_the_float32_mean_of_its_window():
-    keys = noise(2, 3, 200, 16, dtype=torch.bfloat16)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_compressed_key_is_the_float32_mean_of_its_window(kind):
+    keys = noise(2, 3, 200, 16, dtype=kind)
     got = blocks.compress_keys(keys, FAR)
-    assert got.dtype == torch.bfloat16
+    assert got.dtype == kind
     for j in (0, 5, 10):
-        want = keys[:, :, 16 * j : 16 * j + 32].float().mean(2).to(torch.bfloat16)
+        want = keys[:, :, 16 * j : 16 * j + 32].float().mean(2).to(kind)
         assert torch.equal(got[:, :, j], want)
 
 
@@ -202,7 +203,7 @@ def test_a_score_that_could_displace_a_forced_block_is_refused(bad):
     ("wrong", "message"),
     [
         (lambda: Sparsity(budget_blocks=33), "raise budget_blocks to 34"),
-        (lambda: Sparsity(96, block_size=40), "multiples of stride"),
+        (lambda: Sparsity(96, block_size=40), "block_size 40 must be a multiple of stride 16"),
         (lambda: Sparsity(96, visibility="now"), "'end' or 'start'"),
         (lambda: Sparsity(0), "at least 1"),
         (lambda: blocks.compress_keys(torch.zeros(3, 4), FAR), "must be"),
