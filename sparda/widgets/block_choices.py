@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+
+from sparda.blocks import forced_blocks
 from sparda.figures.block_choices import At, block_sentence, choices_figure, choices_table, within
 from sparda.figures.choices_live import Choices, Reader
 from sparda.figures.style import fit
 from sparda.widgets import runtime, shell
 
 FIGURE = "block_choices"
+HEIGHT = 520  # px: with the prompt and the controls above it, on one screen
+PIECE = "(part of a character)"
 
 
 def explore_prompt(
@@ -35,11 +40,26 @@ def explore_prompt(
     """
     known = [field.name for field in fields(At)]
     shell.check_names("explore_prompt", changes, known, also=("note", "live"))
+    choices = _readable(choices)
     at = within(choices, replace(at or At(), **changes))
     draw = _painter(reader, note)
     if live if live is not None else runtime.is_live():
         return _Explorer(reader, choices, at, draw).box
     return [draw(choices, within(choices, replace(at, step=step)), hover=False)[0] for step in (0, -1)]
+
+
+def telling(choices: Choices) -> At:
+    """Where a head attends most to one block that it is not forced to read: there a choice matters most."""
+    n_blocks = choices.mass.shape[-1]
+    forced = forced_blocks(choices.positions[None], n_blocks, choices.sparsity)[0]  # [R, N]
+    best = int(choices.mass.masked_fill(forced, -1.0).argmax())
+    layer, head, step, _ = (int(i) for i in np.unravel_index(best, tuple(choices.mass.shape)))
+    return At(layer, head, step, choices.sparsity.budget_blocks)
+
+
+def _readable(choices: Choices) -> Choices:
+    """A token that is a part of a character is named so; alone it would be drawn as a replacement sign."""
+    return replace(choices, tokens=[PIECE if "\ufffd" in token else token for token in choices.tokens])
 
 
 def _painter(reader: Reader, note: str):
@@ -67,13 +87,14 @@ class _Explorer:
 
         self.reader, self.choices, self.draw = reader, choices, draw
         self.prompt = W.Textarea(
-            value=choices.prompt, description="prompt", rows=5, continuous_update=False,
+            value=choices.prompt, description="prompt", rows=3, continuous_update=False,
             style={"description_width": "104px"}, layout={"width": "95%"},
         )  # fmt: skip
         self.button = W.Button(description="Read this prompt", tooltip="run the model on the prompt above")
         self.controls, self.block = _controls(choices, at), _block_slider(choices)
         figure, self.table = draw(choices, at)
-        self.chart = shell.live_figure(figure)
+        self.chart = shell.live_figure(figure.update_layout(height=HEIGHT))
+        self.fitting = False
         self.line, self.about = shell.status_line(self._ready()), shell.status_line()
         self._tell(None)
         self.button.on_click(shell.guarded(self.line, self.read))
@@ -88,7 +109,7 @@ class _Explorer:
         self.button.disabled = True
         shell.say(self.line, f"Busy: the model reads up to {self.reader.max_tokens:,} tokens; some seconds …")
         try:
-            self.choices = self.reader.read(self.prompt.value)
+            self.choices = _readable(self.reader.read(self.prompt.value))
         finally:
             self.button.disabled = False
         self._fit()
@@ -97,6 +118,8 @@ class _Explorer:
 
     def move(self, _change: Any) -> None:
         """Draw what the controls say."""
+        if self.fitting:
+            return
         at = within(self.choices, At(**shell.values(self.controls)))
         figure, self.table = self.draw(self.choices, at)
         shell.redraw(self.chart, figure)
@@ -104,20 +127,29 @@ class _Explorer:
         shell.say(self.line, self._ready())
 
     def _fit(self) -> None:
-        """Give the controls the ranges of a new prompt, without a redraw for each of them."""
-        fresh = _controls(self.choices, At(budget_blocks=self.choices.sparsity.budget_blocks))
-        most, step = fresh["budget_blocks"].max, self.controls["step"]
-        with step.hold_trait_notifications():
-            step.options, step.value = fresh["step"].options, 0
-        self.controls["budget_blocks"].max = most
-        self.block.max = len(self.choices.texts) - 1
+        """Give the controls the ranges of a new prompt, and look where a head has found something in it."""
+        at = telling(self.choices)
+        fresh, step, budget = (
+            _controls(self.choices, at),
+            self.controls["step"],
+            self.controls["budget_blocks"],
+        )
+        self.fitting = True  # no redraw for each of them
+        try:
+            with step.hold_trait_notifications():
+                step.options, step.value = fresh["step"].options, at.step
+            budget.max = fresh["budget_blocks"].max
+            self.controls["layer"].value, self.controls["head"].value = at.layer, at.head
+            self.block.max = len(self.choices.texts) - 1
+        finally:
+            self.fitting = False
 
     def _tell(self, _change: Any) -> None:
         size = self.choices.sparsity.block_size
         shell.say(self.about, block_sentence(self.table, self.block.value, self.choices.texts, size))
 
     def _ready(self) -> str:
-        reply = "".join(self.choices.tokens).strip()
+        reply = "".join(self.choices.tokens).replace(PIECE, "…").strip()
         return " ".join([f"The reply begins: “{reply}”.", *self.reader.missing])
 
 

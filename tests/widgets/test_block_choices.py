@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ pytest.importorskip("pandas")
 
 from sparda.figures.choices_live import Choices
 from sparda.spec import Sparsity
-from sparda.widgets.block_choices import explore_prompt
+from sparda.widgets import shell
+from sparda.widgets.block_choices import explore_prompt, telling
 
 RULE = Sparsity(budget_blocks=8, block_size=16, local_blocks=1)
 WAYS = ("query", "forecast", "proxy")
@@ -114,14 +115,48 @@ def test_a_prompt_of_the_readers_own_is_read_and_drawn(box, control, messages, c
     assert control(box, "budget k").max == control(box, "text of block").max + 1 == 12
     bars = [t for t in charts(box)[0].data if t.type == "bar" and not t.showlegend]
     assert [len(bar.x) for bar in bars] == [12] * 4
-    assert control(box, "layer").value == 2
+
+
+def test_after_a_new_prompt_it_looks_where_a_head_attends_most_to_a_block_that_is_not_forced(
+    box, control, charts, press
+):
+    choices = made_up("another")
+    mass = choices.mass[..., 1:30]  # block 0, the last one and the one before it are read in any case
+    layer, head, step, block = (mass == mass.max()).nonzero()[0].tolist()
+    press(box, "another")
+    assert [control(box, name).value for name in ("layer", "KV head", "token written")] == [layer, head, step]
+    oracle = [t for t in charts(box)[0].data if t.type == "bar" and not t.showlegend][-1]
+    free = list(oracle.y[1:30])
+    assert free.index(max(free)) == block
+
+
+def test_a_new_prompt_is_drawn_once(box, press, monkeypatch):
+    drawn, redraw = [], shell.redraw
+    monkeypatch.setattr(shell, "redraw", lambda *parts: drawn.append(1) or redraw(*parts))
+    press(box, "short")
+    assert drawn == [1]
+
+
+def test_a_token_that_is_a_part_of_a_character_is_named_so(control, messages, charts):
+    choices = replace(made_up("first"), tokens=[" caf", "\ufffd", "\ufffd", "!"])
+    box = explore_prompt(Reader(), choices, live=True, step=1)
+    assert control(box, "token written").options[1][0] == "2: '(part of a character)'"
+    assert "The reply begins: “caf……!”" in messages(box)
+    assert "writes “(part of a character)”" in charts(box)[0].layout.title.text.replace("<br>", " ")
+
+
+def test_prompt_controls_and_figure_are_on_one_screen(box, control, charts):
+    assert charts(box)[0].layout.height + 32 * 4 + 24 * control(box, "prompt").rows < 730
 
 
 def test_a_longer_prompt_gives_the_controls_their_room_back(box, control, messages, press):
     control(box, "token written").value = 3
     control(box, "budget k").value = 30
     press(box, "short")
-    assert (control(box, "token written").value, control(box, "budget k").value) == (0, 12)
+    assert (control(box, "token written").value, control(box, "budget k").value) == (
+        telling(made_up("short")).step,
+        12,
+    )
     press(box, "long again")
     assert control(box, "budget k").max == 32
     assert "Problem" not in messages(box)
