@@ -4,9 +4,9 @@
 
 Each room is copied to build/mutants/ROOM, the kernels as sparda/kernels, so that `import sparda` is the copy
 with the changes. mutmut forks one process per change and runs there the tests that reach the changed code.
-Doctests do not count, nor do changes to the text of errors; decorated functions, such as properties, are not
-changed. What no test noticed is listed in build/mutants/ROOM.txt; `mutmut show NAME`, run in the room's
-folder, prints the change.
+Not asked are doctests and tests that need the real model; not changed are the text of errors and decorated
+functions, such as properties. What no test noticed is listed in build/mutants/ROOM.txt; `mutmut show NAME`,
+run in the room's folder, prints the change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROOMS = {
     ),
 }
 OPTIONS = [
-    *("-p", "no:doctest", "-p", "no:cacheprovider"),
+    *("-p", "no:doctest", "-p", "no:cacheprovider", "-m", "not model"),
     *("-o", "addopts=--import-mode=importlib --strict-markers"),
 ]
 SETTINGS = """
