@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+import sparda
 from sparda import cli, doctor
 from sparda.figures.catalogue import BuildError
 
@@ -75,6 +76,13 @@ def test_unknown_commands_and_profiles_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)
     assert stopped.value.code == 2
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"sparda {sparda.__version__}\n"
 
 
 def test_doctor_says_what_runs_and_what_to_do_about_the_rest(monkeypatch, capsys):

@@ -15,10 +15,10 @@ from sparda.evaluation import accuracy, exchange, jobs, needle, recall, texts
 from sparda.evaluation.accuracy import ACCURACY, PAIRS, SAMPLES, Prompts, Result
 from sparda.evaluation.command import show
 from sparda.evaluation.exchange import EXCHANGE
-from sparda.evaluation.methods import rule
+from sparda.evaluation.methods import METHODS, rule
 from sparda.evaluation.needle import NEEDLE
 from sparda.evaluation.recall import MEAN, RECALL
-from sparda.evaluation.subject import Subject
+from sparda.evaluation.subject import Subject, find_forecast
 from sparda.measure import tables
 from sparda.measure.bench import describe_machine
 from sparda.measure.runs import folder_for
@@ -27,6 +27,7 @@ from sparda.progress import bar
 from sparda.selectors import Selector
 from sparda.selectors.waiting import check_index
 from sparda.training.data import check_fits
+from sparda.waits import split
 
 
 def subject(options: Namespace, device: torch.device) -> Subject:
@@ -34,6 +35,8 @@ def subject(options: Namespace, device: torch.device) -> Subject:
     from sparda.models.load import context_of, find, load
 
     _check_context(options, context_of(find(options.model)))  # known before the weights are read, if at all
+    if any(METHODS[split(method)[0]] == "forecast" for method in options.methods):
+        find_forecast(options.model, options.forecast)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, tokenizer = load(options.model, dtype=dtype, device=device)
     check_fits(tokenizer, model.get_input_embeddings().num_embeddings)

@@ -73,7 +73,7 @@ class Subject:
 
     def _forecast(self) -> Forecast:
         """ValueError: weights that were trained for another model of the same shape."""
-        path = self.forecast or forecast_file(self.name)
+        path = find_forecast(self.name, self.forecast)
         weights = Forecast.load(path, Shape.of(self.model))
         if weights.made_for(fingerprint(self.model)) is False:
             raise ValueError(
@@ -100,9 +100,16 @@ class Subject:
         facts: dict[str, Any] = {"precision": str(self.model.dtype).removeprefix("torch.")}
         facts["calibration"] = f"{CALIBRATION[1]} tokens of {CALIBRATION[0]}"
         if "sparda" in self._made:
-            path = self.forecast or forecast_file(self.name)
+            path = find_forecast(self.name, self.forecast)
             facts["forecast"] = {"file": path.name, "sha256": sha256(path)}
         return facts
+
+
+def find_forecast(model: str, given: Path | None) -> Path:
+    """The Forecast file that was given, or the one that comes with the model; FileNotFoundError: none."""
+    if given is not None and not given.is_file():
+        raise FileNotFoundError(f"--forecast: there is no file {given}; `sparda train` writes one")
+    return given or forecast_file(model)
 
 
 def forecast_file(model: str) -> Path:

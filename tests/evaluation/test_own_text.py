@@ -37,6 +37,7 @@ def test_files_and_folders_of_ones_own_are_judged_on(own, tiny, monkeypatch, cap
     monkeypatch.setattr(runs, "subject", lambda options, device: tiny)
     command = [*RECALL, "--methods", "sparse,sparda", "--sequences", "1", "--out", str(own / "out")]
     assert cli.main([*command, "--texts", f"{own / 'own.txt'},{own / 'book'}"]) == 0
+    assert "0/2 [" in capsys.readouterr().err  # how much is left
     names = {row["text"] for row in rows(own / "out" / "recall.csv")}
     assert names == {texts.label(str(own / "own.txt")), texts.label(str(own / "book"))}
     assert {name.rsplit("-", 1)[0] for name in names} == {"own", "book"}
@@ -95,6 +96,19 @@ def test_a_context_beyond_a_folders_model_is_refused_before_it_is_loaded(
     monkeypatch.setattr(load, "load", lambda *_, **__: pytest.fail("a model was loaded"))
     assert cli.main(["eval", what, "--model", str(tiny_model), "--context", "4096", "--device", "cpu"]) == 2
     assert "model reads 1024 tokens at most; lower --context" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--forecast", "none.safetensors"]])
+def test_weights_that_are_missing_are_missed_before_the_model_is_loaded(
+    tiny_model, monkeypatch, capsys, more
+):
+    monkeypatch.setattr(load, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    command = ["eval", "recall", "--model", str(tiny_model), "--context", "1024", "--device", "cpu"]
+    command += ["--queries", "64", "--shares", "0.5"]
+    assert cli.main([*command, "--methods", "sparse,sparda@1", *more]) == 2
+    said = capsys.readouterr().err
+    assert "sparda train" in said
+    assert ("there is no file none.safetensors" in said) == bool(more)
 
 
 @pytest.mark.parametrize(("what", "names"), [("recall", ["king_james"]), ("needle", ["niah_multikey_prose"]),

@@ -34,7 +34,9 @@ def test_rows_stand_below_whole_headers_and_name_the_systems_that_were_asked_for
     asked = ["sparda_no_prefetch", "sparse"]
     more = ["--context", str(CONTEXT), "--steps", "4", "--systems", ",".join(asked), "--device", "cpu"]
     assert cli.main(["bench", what, *more]) == 0
-    _, head, *table = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    assert "0/2 [" in said.err  # how much is left
+    _, head, *table = said.out.splitlines()
     names = head.split()
     assert names[0] == "system"
     if what == "decode":
