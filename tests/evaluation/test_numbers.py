@@ -8,7 +8,7 @@ import torch
 from sparda.engine.weights import from_hugging_face
 from sparda.evaluation import accuracy, exchange, needle, recall
 from sparda.evaluation.accuracy import Result
-from sparda.evaluation.statistics import wilson
+from sparda.evaluation.statistics import Z, paired_interval, wilson
 from sparda.selectors import make
 from sparda.spec import Sparsity
 from sparda.tasks import Sample
@@ -126,3 +126,10 @@ def test_what_an_exchange_gains_is_paired_prompt_by_prompt():
     cell = {"model": "tiny", "method": "sparda", "task": "x", "context": 400, "budget_blocks": 5, "seed": 0}
     row = exchange.rows(found, **cell)[1]
     assert [float(row[name]) for name in exchange.GAIN] == [0.5] * 3
+
+
+def test_a_paired_interval_by_hand():
+    """Two samples, 1 and 0, and the two that Agresti and Min add: centre 1/4, variance (2/4 - 1/16) / 4."""
+    mean, low, high = paired_interval([[1.0, 0.0]])
+    half = Z * (0.4375 / 4) ** 0.5
+    assert (mean, low, high) == pytest.approx((0.5, 0.25 - half, 0.25 + half))

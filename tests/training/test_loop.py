@@ -104,6 +104,21 @@ def test_gradients_are_clipped_to_the_plans_norm_and_only_if_it_has_one(clip, no
     assert [found for _, found in taken] == pytest.approx([norm] * len(taken), rel=1e-4)
 
 
+def test_processes_step_by_the_mean_of_their_gradients():
+    class Met(Process):
+        def reduce(self, value, how):
+            assert how == "mean"
+            return value / 4  # as if the other's gradients were minus a half of ours
+
+    _, taken = learn(PLAN, Met(of=2))
+    assert [norm for _, norm in taken] == pytest.approx([25 * 3**0.5] * len(taken))
+
+
+def test_the_optimiser_is_the_published_one_with_the_plans_decay():
+    (group,) = Learner(0, Watcher(), replace(PLAN, weight_decay=0.25)).optimizer.param_groups
+    assert (group["betas"], group["weight_decay"]) == ((0.9, 0.95), 0.25)
+
+
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
