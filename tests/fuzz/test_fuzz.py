@@ -70,7 +70,7 @@ def test_the_reference_that_reads_every_block_is_the_models_own_attention(number
     model = model.float() if _family(one.family).experts else model.double()
     right = model(text[None], use_cache=False).logits[0].float()
     n = len(text)
-    got = Reference(model, one.rule, Chooser("all"), ("prefill", "decode"), 1, lambda t: n - 1).logits(text)
+    got = Reference(model, one.rule, Chooser("all"), (), 1, str, lambda t: n - 1).logits(text)
     torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4 * float(right.abs().max()))
 
 
@@ -82,7 +82,7 @@ def test_the_reference_chooses_as_the_rule_says_by_hand():
     }  # fmt: skip
     keys = torch.tensor([0, 0, 0, 0, 5, 0, 0, 3, 4, 4, 0, 0, 0, 0, 0, 0.0])[None, :, None]
     query = torch.ones(1, 16, 1)
-    one = Reference(None, rule, Chooser("query"), (), 16, lambda t: 15)
+    one = Reference(None, rule, Chooser("query"), (), 16, str, lambda t: 15)
     chosen = one.choose(0, query, keys, 1.0)[0]
     assert chosen[15].tolist() == [
         True,

@@ -1,4 +1,4 @@
-"""How tokens are asked for: the attached model in six ways, and the engine."""
+"""How tokens are asked for: the attached model in several ways, and the engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from fuzzing.models import build
 class Said:
     """Tokens of each sequence, end token included; logits of each new token where they can be had.
 
-    last : only the last logits, [vocab] of each sequence
+    last  : only the last logits, [vocab] of each sequence
+    texts : what was read as prompts, where it is not what was given; decoded: and which positions of it were
+            a reply to an earlier prompt
     """
 
     tokens: list[list[int]]
     logits: list[Tensor] | None = None  # [n, vocab] of each sequence
     last: Tensor | None = None
+    texts: list[Tensor] | None = None
+    decoded: range = range(0)
 
 
 @dataclass
@@ -42,9 +46,10 @@ class Count:
 
 def ends_of(case: Case, engine: bool = False) -> frozenset[int]:
     """Tokens that end a sequence."""
-    if case.ends is None or (engine and case.stop == "none"):
-        return frozenset()
-    return frozenset(case.ends if isinstance(case.ends, tuple) else (case.ends,))
+    if engine and case.stop is not None:
+        return frozenset(case.stop)
+    ends = () if case.ends is None else case.ends
+    return frozenset(ends if isinstance(ends, tuple) else (ends,))
 
 
 def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
@@ -55,10 +60,16 @@ def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
 
 def hugging_face(case: Case, model: Any, texts: list[Tensor], count: Count) -> Said:
     """What the model says as it stands: attached, if the caller attached it."""
+    if case.mode == "turns":
+        return _in_turns(case, model, texts[0], count)
     ids, mask = _left_padded(texts)
     if case.mode == "by hand":
         return _by_hand(case, model, ids, mask, count)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"attention_mask": mask}
+    if case.mode == "embeds":
+        options["inputs_embeds"] = model.get_input_embeddings()(ids)
+    else:
+        options["input_ids"] = ids
     if case.mode == "chunked":
         options["prefill_chunk_size"] = case.chunk
     if case.mode == "uncached":
@@ -69,21 +80,40 @@ def hugging_face(case: Case, model: Any, texts: list[Tensor], count: Count) -> S
         small = case.config | {"num_hidden_layers": 1, "no_rope_layers": None, "layer_types": None}
         small = {name: value for name, value in small.items() if value is not None}
         options["assistant_model"] = build(replace(case, config=small))
+    return _generated(case, model, count, **options)[0]
+
+
+def _generated(case: Case, model: Any, count: Count, **options) -> tuple[Said, Any]:
+    """What ``generate`` says, and its cache."""
+    options |= {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     if guessed := case.mode in ("lookup", "assisted"):  # they ask whether to stop before they have read
         hook = model.register_forward_hook(count.passed)
     else:
         options["stopping_criteria"] = [count]
     try:
-        out: Any = model.generate(
-            ids, attention_mask=mask, max_new_tokens=case.new_tokens, do_sample=False, output_logits=True,
-            return_dict_in_generate=True, **options,
-        )  # fmt: skip
+        out: Any = model.generate(max_new_tokens=case.new_tokens, **options)
     finally:
         if guessed:
             hook.remove()
+    new = out.sequences[:, options["input_ids"].shape[1] if "input_ids" in options else 0 :]
+    tokens = [up_to_end(row, ends_of(case)) for row in new.tolist()]
+    if not out.logits:  # guessing keeps none of a single token
+        return Said(tokens), out.past_key_values
     logits = torch.stack([step.float() for step in out.logits], 1)  # [B, n, vocab]
-    tokens = [up_to_end(row, ends_of(case)) for row in out.sequences[:, ids.shape[1] :].tolist()]
-    return Said(tokens, [rows[: len(said)] for rows, said in zip(logits, tokens, strict=True)])
+    rows = [rows[: len(said)] for rows, said in zip(logits, tokens, strict=True)]
+    return Said(tokens, rows), out.past_key_values
+
+
+def _in_turns(case: Case, model: Any, text: Tensor, count: Count) -> Said:
+    """Half of the text is answered first; the other half comes after that answer, on the same cache."""
+    n = max(1, len(text) // 2)
+    first, cache = _generated(case, model, Count(), input_ids=text[None, :n])
+    whole = torch.cat([text[:n], torch.tensor(first.tokens[0]), text[n:]])
+    if len(whole) == n + len(first.tokens[0]):  # nothing came after: a cache wants something to read
+        whole = torch.cat([whole, text[:1]])
+    said, _ = _generated(case, model, count, input_ids=whole[None], past_key_values=cache)
+    said.texts, said.decoded = [whole], range(n, n + len(first.tokens[0]) - 1)
+    return said
 
 
 def _left_padded(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -128,8 +158,10 @@ def _by_hand(case: Case, model: Any, ids: Tensor, mask: Tensor, count: Count) ->
 
 def engine(case: Case, made: Any, texts: list[Tensor], on_token: Callable[[int, int], None]) -> Said:
     """What an Engine says."""
-    stop = {"stop": ()} if case.stop == "none" else {}
+    stop = {} if case.stop is None else {"stop": case.stop}
     ids = [text.tolist() if i % 2 else text for i, text in enumerate(texts)]
+    if case.warm:
+        made.generate([text.flip(0)[: 1 + len(text) // 2] for text in texts], max_new_tokens=case.new_tokens)
     tokens = made.generate(ids, max_new_tokens=case.new_tokens, on_token=on_token, **stop).tokens
     whole = case.new_tokens > 1 and all(len(said) == case.new_tokens for said in tokens)
     last = made.session(len(texts)).logits.clone().float() if whole else None

@@ -10,8 +10,9 @@ from typing import Any
 from fuzzing.families import EXPERTS, FAMILIES, Family
 from fuzzing.rotary import by_length
 
-MODES = ("plain", "chunked", "uncached", "lookup", "assisted", "by hand")
-MODE_WEIGHTS = (10, 2, 2, 2, 1, 2)
+MODES = ("plain", "chunked", "uncached", "lookup", "assisted", "by hand", "embeds", "turns")
+MODE_WEIGHTS = (9, 2, 2, 2, 1, 2, 1, 2)
+ALONE = ("lookup", "assisted", "turns")  # one prompt only
 DTYPES = ("float32", "bfloat16", "float16", "float64")  # transformers multiplies no experts in float64
 SELECTORS = ("query", "forecast", "proxy", "calibrated", "streaming", "random", "oracle", "all", "wait")
 SELECTOR_WEIGHTS = (7, 6, 2, 1, 2, 2, 1, 2, 2)
@@ -36,7 +37,8 @@ class Case:
     lengths: tuple[int, ...]  # of the prompts
     new_tokens: int
     ends: int | tuple[int, ...] | None  # generation_config.eos_token_id
-    stop: str  # how the engine is told where to end: "default" or "none"
+    stop: tuple[int, ...] | None  # what the engine is told to end at; None: nothing, it asks the model
+    warm: bool  # the engine has served another batch before
     engine: dict[str, Any]
     engine_first: bool
     repeats: bool  # prompts repeat themselves, so that a lookup finds something
@@ -56,23 +58,26 @@ def case(seed: int, number: int) -> Case:
     rule = _rule(rng, looks_ahead(selector))
     mode = rng.choices(MODES, MODE_WEIGHTS)[0]
     lengths = _lengths(rng, rule, mode)
-    new_tokens = rng.randint(1, 8)
+    new_tokens = rng.randint(
+        2 if mode in ("lookup", "assisted") else 1, 8
+    )  # transformers guesses no single one
     config = _config(rng, family, n_layers, max(lengths) + new_tokens)
     if by_length(config):  # so do those of a batch by its longest text, and of a guess by what was guessed
         lengths = (max(lengths),)
         mode = "plain" if mode in ("lookup", "assisted") else mode
-    both = mode == "by hand" or rng.random() < 0.7  # by hand, nothing says where the prompt ends
+    plain = 0.4 if mode in ("uncached", *ALONE) else 0.75
+    both = mode == "by hand" or rng.random() < plain  # by hand, nothing says where the prompt ends
     phases = ("prefill", "decode") if both else rng.choice((("prefill",), ("decode",), ()))
-    if mode in ("uncached", "lookup", "assisted"):  # a prompt read again would see other windows
+    if mode in ("uncached", *ALONE):  # a prompt read again would see other windows
         rule["visibility"] = "end"
     return Case(
         seed=seed, number=number, family=family.name, config=config,
         dtype=rng.choices(DTYPES, (80, 8, 5, 0 if family.experts else 7))[0],
-        gain=rng.choice((1.0, 8.0, 8.0)), rule=rule,
+        gain=rng.choice((1.0, 8.0, 8.0, 8.0)), rule=rule,
         selector=selector, phases=phases, mode=mode,
         chunk=rng.choice((1, 7, 16, 33)), probe=rng.random() < 0.15, lengths=lengths,
         new_tokens=new_tokens, ends=_ends(rng, config["vocab_size"]),
-        stop="none" if rng.random() < 0.25 else "default",
+        stop=_stop(rng, config["vocab_size"]), warm=rng.random() < 0.4,
         engine=_engine(rng, rule, selector, max(lengths) + new_tokens),
         engine_first=rng.random() < 0.5, repeats=mode == "lookup" or rng.random() < 0.15,
     )  # fmt: skip
@@ -84,13 +89,13 @@ def looks_ahead(selector: str) -> bool:
 
 
 def _rule(rng: Random, ahead: bool) -> dict[str, Any]:
-    stride = rng.choice((4, 8, 16, 16))
+    stride = rng.choice((4, 4, 8, 8, 16))
     window = stride * rng.choice((1, 2, 2, 2, 3, 4))
     size = stride * rng.choice((1, 2, 2, 4))
-    init, local = rng.choice((0, 1, 1, 2)), rng.choice((0, 1, 1, 2, 3))
+    init, local = rng.choice((0, 1, 1, 2)), rng.choice((0, 1, 1, 1, 2))
     if ahead and rng.random() < 0.8:  # the engine looks ahead with a local block
         local = max(1, local)
-    budget = init + local + 1 + rng.choice((0, 1, 1, 2, 3, 8))
+    budget = init + local + 1 + rng.choice((0, 1, 1, 2, 3, 3, 8))
     return {
         "budget_blocks": budget, "block_size": size, "init_blocks": init, "local_blocks": local,
         "window": window, "stride": stride, "visibility": "start" if rng.random() < 0.1 else "end",
@@ -100,9 +105,9 @@ def _rule(rng: Random, ahead: bool) -> dict[str, Any]:
 def _lengths(rng: Random, rule: dict[str, Any], mode: str) -> tuple[int, ...]:
     size, window = rule["block_size"], rule["window"]
     edges = (1, 2, window - 1, window, size, size + 1, 3 * size - 1, 3 * size)
-    alone = mode in ("lookup", "assisted") or rng.random() < 0.6
+    alone = mode in ALONE or rng.random() < 0.6
     drawn = [
-        rng.choice(edges) if rng.random() < 0.25 else rng.randint(1, 120)
+        rng.choice(edges) if rng.random() < 0.25 else rng.randint(20, 120)
         for _ in range(1 if alone else rng.randint(2, 3))
     ]
     return tuple(max(1, min(120, n)) for n in drawn)
@@ -173,6 +178,11 @@ def _ends(rng: Random, vocab: int) -> int | tuple[int, ...] | None:
     if chance < 0.4:
         return None
     return rng.randrange(3, vocab) if chance < 0.6 else tuple(rng.sample(range(3, vocab), vocab // 8))
+
+
+def _stop(rng: Random, vocab: int) -> tuple[int, ...] | None:
+    chance = rng.random()
+    return None if chance < 0.6 else () if chance < 0.8 else tuple(rng.sample(range(3, vocab), vocab // 8))
 
 
 def _engine(rng: Random, rule: dict[str, Any], selector: str, longest: int) -> dict[str, Any]:

@@ -92,7 +92,8 @@ def chooser(case: Case, model: nn.Module) -> tuple[Chooser, dict[str, Any]]:
     if name == "proxy":
         proxy = Proxy.untrained(**sizes, seed=case.number)
     else:
-        tokens = torch.randint(3, case.config["vocab_size"], (1, 96))
+        noise = torch.Generator().manual_seed(case.new_seed + 2)
+        tokens = torch.randint(3, case.config["vocab_size"], (1, 96), generator=noise)
         proxy = Proxy.calibrate(model, tokens)
     made = Waiting(proxy, waits) if waits else proxy
     return Chooser("proxy", waits, ahead=list(proxy.weights), skew=list(proxy.skew)), {"selector": made}

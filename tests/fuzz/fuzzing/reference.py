@@ -37,16 +37,18 @@ class Reference:
 
     rule   : fields of a Sparsity
     phases : where attention is sparse
+    phase  : position -> "prefill" or "decode"
     reads  : position -> last position whose key exists when that one is read (it matters for windows that
              are visible from their start)
     """
 
     def __init__(
         self, model: Any, rule: dict[str, Any], chooser: Chooser, phases: tuple[str, ...], n_prompt: int,
-        reads: Callable[[int], int], measure: bool = False,
+        phase: Callable[[int], str], reads: Callable[[int], int], measure: bool = False,
     ):  # fmt: skip
         self.model, self.rule, self.chooser, self.phases = model, rule, chooser, phases
-        self.n_prompt, self.reads, self.measure = n_prompt, reads, measure
+        self.n_prompt, self.phase, self.reads, self.measure = n_prompt, phase, reads, measure
+        self.inputs: dict[int, Tensor] = {}  # layer -> normed attention input [1, T, hidden]
         self.foreseen: dict[int, Tensor] = {}  # layer -> [H, T, d]
         self.margin = np.empty(0)  # [T], smallest of all layers and heads
         self.called: set[int] = set()
@@ -86,7 +88,6 @@ class Reference:
         hooks = []
         if self.chooser.ahead:
             found = [m for m in self.model.modules() if hasattr(m, "q_proj") and hasattr(m, "layer_idx")]
-            self.layers = {module.layer_idx: module for module in found}
             hooks = [m.register_forward_pre_hook(self._foresee, with_kwargs=True) for m in found]
         _NOW.append(self)
         try:
@@ -98,10 +99,12 @@ class Reference:
                 hook.remove()
 
     def _foresee(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """F = RoPE(W x), turned as the queries of the layer that it is for: they meet that layer's keys."""
-        layer, ahead = module.layer_idx, self.chooser.ahead
-        for target in ([0] if layer == 0 else []) + ([layer + 1] if layer + 1 < len(ahead) else []):
-            self.foreseen[target] = _as_query(self.layers[target], ahead[target], args, kwargs)
+        """F = RoPE(W x): x of the layer before, turned as the queries here, for it meets the keys here."""
+        layer = module.layer_idx
+        self.inputs[layer] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        rest = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+        x = self.inputs[max(0, layer - 1)]
+        self.foreseen[layer] = _as_query(module, self.chooser.ahead[layer], (x, *args[1:]), rest)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, extra: dict) -> Tensor:
         """q [H_q, T, d], k and v [H, T, d] -> [H_q, T, d]."""
@@ -110,9 +113,7 @@ class Reference:
         place = torch.arange(n)
         allowed = (place[:, None] >= place).expand(k.shape[0], n, n).clone()  # [H, T, T]
         if self.chooser.name != "all" or layer in self.chooser.waits:
-            sparse = torch.tensor(
-                [("prefill" if t < self.n_prompt else "decode") in self.phases for t in range(n)]
-            )
+            sparse = torch.tensor([self.phase(t) in self.phases for t in range(n)])
             blocks = self.choose(layer, q, k, scale)  # [H, T, N]
             tokens = blocks.repeat_interleave(self.rule["block_size"], -1)[..., :n]
             allowed &= tokens | ~sparse[:, None]

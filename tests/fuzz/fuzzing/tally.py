@@ -25,6 +25,8 @@ class Tally:
         for role, outcome in outcomes.items():
             self.kinds[role][outcome.kind] += 1
             self.families[case.family][role, outcome.kind] += 1
+            if outcome.kind == "tie":
+                self.reasons[f"{role} tie"][case.dtype] += 1
             if outcome.kind in ("refused", "no model"):
                 said = re.sub(r"[-\d.]+", "#", outcome.why)[:150]
                 self.reasons[f"{role} {outcome.kind}"][said] += 1

@@ -153,12 +153,12 @@ def _compare(
     table: int = 0,
 ) -> None:  # fmt: skip
     """Raises Finding or Tie where the reference says something else."""
-    case, texts = subject.case, subject.texts
+    case, texts = subject.case, said.texts or subject.texts
     longest = max(map(len, texts))
     for i, (text, tokens) in enumerate(zip(texts, said.tokens, strict=True)):
         _check_length(tokens, case.new_tokens, ends)
         ids, pad = torch.tensor(tokens), longest - len(text)
-        row = Row(case, subject.clean, text, ids, wanted, phases, step, pad, table)
+        row = Row(case, subject.clean, text, ids, wanted, phases, step, pad, said.decoded, table)
         row.compare(
             None if said.logits is None else said.logits[i], None if said.last is None else said.last[i]
         )
