@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ class HostPool:
         on_gpu = torch.device(plan.device).type == "cuda"
         if stores:
             expect_free(len(stores) * self._bytes)
-        allocate = pinned_empty if on_gpu else torch.empty
+        allocate = pinned_empty if on_gpu else partial(torch.empty, device="cpu")
         self._stores = {i: allocate((self._bytes,), dtype=torch.uint8) for i in stores}
 
     @property

@@ -36,10 +36,13 @@ def format_bytes(n_bytes: float) -> str:
 
     >>> format_bytes(32 * 1024), format_bytes(4 * 2**30), format_bytes(12)
     ('32 KiB', '4 GiB', '12 B')
+    >>> format_bytes(1000 * 2**20)
+    '1000 MiB'
     """
     for size, unit in ((2**40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(n_bytes) >= size:
-            return f"{n_bytes / size:.3g} {unit}"
+            value = n_bytes / size
+            return f"{value:.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
     return f"{n_bytes:.3g} B"
 
 

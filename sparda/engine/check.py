@@ -76,7 +76,7 @@ def _pairs(decoder: Decoder, model: Any, found: Pass) -> Iterator[tuple[str, Any
             f"{at}.input_layernorm", layer.input_layernorm, decoder.layers[i].attention_norm, decoder, seen
         )
         yield from _attention(f"{at}.self_attn", decoder, i, one, found.positions)
-        yield from _after(at, decoder, i, layer, one, seen)
+        yield from _after(at, decoder, i, layer, seen)
         yield from _norm(
             f"{at}.post_attention_layernorm",
             layer.post_attention_layernorm,
@@ -118,19 +118,16 @@ def _attention(
     yield f"{at} (attention)", one.ours, one.answer
 
 
-def _after(
-    at: str, decoder: Decoder, i: int, layer: Any, one: Layer, seen: Any
-) -> Iterator[tuple[str, Any, Any]]:
-    """Output projection, FFN and residuals; the FFN alone is asked only where the layer's end differs."""
+def _after(at: str, decoder: Decoder, i: int, layer: Any, seen: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Output projection, FFN and residuals; each branch by itself too, as it may add little to the stream."""
     w, before = decoder.layers[i], _states(seen[layer][0]).contiguous()
     attended, update = (x.contiguous() for x in seen[layer.self_attn.o_proj])
     yield f"{at}.self_attn.o_proj", linear(attended, w.out), update
     hidden, _ = add_norm(before, update, w.ffn_norm, decoder.eps, decoder.residual_scale)
     yield f"{at} (its first residual)", hidden, _states(seen[layer.post_attention_layernorm][0])
+    x, ffn = seen[layer.mlp]
+    yield f"{at}.mlp", linear(silu_mul(linear(x, w.gate_up)), w.down), _states(ffn)
     hidden, _ = decoder.after_attention(i, before, attended)
-    if differs(hidden, _states(seen[layer][1]), one.tolerance):
-        x, ffn = seen[layer.mlp]
-        yield f"{at}.mlp", linear(silu_mul(linear(x, w.gate_up)), w.down), _states(ffn)
     yield f"{at} (its second residual)", hidden, _states(seen[layer][1])
 
 

@@ -217,7 +217,7 @@ def test_host_memory_short_by_a_gigabyte(make, monkeypatch):
     assert n_bytes > 10**9
     with monkeypatch.context() as patch:
         patch.setattr(host_memory, "machine_memory", lambda: (2**40, n_bytes - 10**9))
-        with pytest.raises(MemoryError, match="Lower the batch or the context"):
+        with pytest.raises(MemoryError, match="lower the batch or the context"):
             engine.generate([[1]] * 4000, max_new_tokens=2)
         expect_right(engine, make("query"))
 

@@ -275,3 +275,13 @@ def test_a_sliding_window_is_served_up_to_its_length_and_the_remedy_helps(tiny):
     with pytest.raises(ValueError, match=r"sliding window of 96.*max_tokens=96 or less"):
         sparda.Engine(model, sparsity=RULE, max_tokens=97)
     assert sparda.Engine(model, sparsity=RULE, max_tokens=96).generate(ids(50), max_new_tokens=4)
+
+
+def test_a_branch_that_adds_little_is_compared_by_itself(tiny):
+    """With small weights, as they are at the start of a training, the residual stream hides an activation."""
+    model = tiny(hidden_act="gelu_pytorch_tanh")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.down_proj.weight.mul_(1e-3)
+    with pytest.raises(TypeError, match=r"layers\.0\.mlp otherwise"):
+        sparda.Engine(model, sparsity=RULE, max_tokens=256)

@@ -18,7 +18,7 @@ def test_greedy_tokens_are_those_of_the_attached_model(smollm2, selector, cache)
     model, tokenizer = smollm2
     prompts = [tasks.niah_single(tokenizer, n, seed=n).input_ids[0] for n in (300, 420)]
     engine = Engine(model, selector=selector, sparsity=RULE, cache=cache, max_tokens=512)
-    got = engine.generate(prompts, max_new_tokens=24).tokens
+    got = engine.generate(prompts, max_new_tokens=24, stop=()).tokens
     with sparda.attach(model, selector=selector, sparsity=RULE), torch.no_grad():
         for prompt, reply in zip(prompts, got, strict=True):
             asked = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False}
