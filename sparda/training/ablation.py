@@ -9,6 +9,7 @@ attention mass inside the chosen blocks of the same held-out text.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparda.distill import PAPER, Recipe, budgets
+from sparda.errors import sentence
 from sparda.measure.tables import Table, keep
 from sparda.training.command import USUAL, add_options, plan_of
 from sparda.training.plan import Plan
@@ -98,8 +100,13 @@ def main(arguments: list[str] | None = None) -> None:
     add_options(parser)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     options = parser.parse_args(arguments)
-    plan = plan_of(options)
-    place = setting.prepare(options, plan, budgets(plan.sparsity))
+    try:
+        plan = plan_of(options)
+        place = setting.prepare(options, plan, budgets(plan.sparsity))
+    except Exception as error:
+        if (said := sentence(error)) is None:
+            raise
+        sys.exit("\n".join(f"sparda.training.ablation: {line}" for line in said.splitlines()))
     rows = compare(place.model, plan, place.train, place.validation, options.variants, options.seeds[0])
     about = describe_machine()
     stamp = {"model": options.model, "commit": about["commit"], "date": about["date"]}

@@ -83,7 +83,8 @@ class Validation:
 
     def digest(self) -> str:
         """Hash of all that decides what is measured: tokens, positions, block rules."""
-        found = hashlib.sha256(repr([list(self.tokens.shape), *self.budgets]).encode())
+        rules = [(s.budget_blocks, s.block_size, s.init_blocks, s.local_blocks) for s in self.budgets]
+        found = hashlib.sha256(f"{list(self.tokens.shape)} {rules}".encode())
         for part in (self.tokens, self.positions):
             found.update(part.cpu().long().numpy().astype("<i8").tobytes())
         return found.hexdigest()[:32]

@@ -20,3 +20,18 @@ def test_variants_are_trained_and_kept(tiny_folder, tmp_path):
     rows = list(csv.DictReader((tmp_path / "forecast_ablation.csv").open()))
     assert {(r["variant"], r["budget_blocks"]) for r in rows} == {(n, k) for n in names for k in ("5", "10")}
     assert all(0 < float(r["mass_recall"]) <= 1 for r in rows)
+
+
+def test_wrong_options_are_told_without_a_traceback(tiny_folder, tmp_path):
+    files = [
+        "--text",
+        "none.txt",
+        "--held-out",
+        tiny_folder / "held_out.npy",
+        "--out",
+        tmp_path,
+        "--length",
+        "64",
+    ]
+    with pytest.raises(SystemExit, match=r"^sparda\.training\.ablation: .*raise --length"):
+        ablation.main([str(a) for a in files])
