@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import torch
 
@@ -130,3 +132,15 @@ def test_a_request_at_its_limits_is_served(make):
         with pytest.raises(ValueError, match=match):
             engine.generate(**({"prompts": [[0, 100] * 10], "max_new_tokens": 20, "stop": ()} | wrong))
     engine.close()
+
+
+def test_after_a_fault_the_frames_of_others_keep_what_they_held(engine):
+    def on_token(sequence, token):
+        mine = ["for the debugger", sequence]
+        raise KeyError(mine[0])
+
+    with pytest.raises(KeyError, match="for the debugger") as caught:
+        engine.generate(PROMPTS, max_new_tokens=3, stop=(), on_token=on_token)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert frames[-1].f_locals["mine"] == ["for the debugger", 0]
+    assert not any(frame.f_locals for frame in frames if frame.f_globals["__name__"] == "sparda.engine.reply")
