@@ -148,7 +148,8 @@ def test_everything_is_made_where_the_plan_says_whatever_the_default_device():
         for layer in range(LAYERS):
             store.load_prompt(layer, 0, *given)
             store.index_prompt(layer, 0, given[0][None], 0)
-            found += [m.clone() for m in (store.layers[layer].slot_block, store.layers[layer].block_slot)]
+            state = store.layers[layer]
+            found += [t.clone() for t in (state.slot_block, state.block_slot, state.cache.ring)]
         store.fill(100)
         for state in store.layers:
             cached = [t for t in vars(state.cache).values() if t is not None]
