@@ -194,8 +194,17 @@ def _attention_function(module, query, key, value, attention_mask, scaling=None,
             "config object with a model that is attached, make it from a copy: copy.deepcopy(config)"
         )
     interface.check_plain(key.shape[2], dropout, kwargs)
+    if isinstance(attention_mask, _TooLong):
+        raise TypeError(attention_mask.why)
     out = _ATTACHED[module].attention(module, query, key, value, attention_mask, scaling)
     return out.transpose(1, 2).contiguous(), None
+
+
+@dataclass(frozen=True)
+class _TooLong:
+    """In place of the mask of a window that a text passes: some models make one that no layer uses."""
+
+    why: str
 
 
 def _mask_function(
@@ -204,7 +213,7 @@ def _mask_function(
 ):  # fmt: skip
     """Keep the 2-D padding mask [B, T] (or None): positions already say what is causal."""
     if local_size is not None and int(q_offset) + q_length > local_size:
-        raise TypeError(interface.too_long(int(q_offset) + q_length, local_size))
+        return _TooLong(interface.too_long(int(q_offset) + q_length, local_size))
     if int(q_offset) + q_length != kv_length or int(kv_offset):
         raise TypeError(
             "attach() needs a cache that grows with the text, and this one has its full length already; "

@@ -6,6 +6,7 @@ what a list of names promises.
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,7 +16,18 @@ from sparda.models.layers import attention_layers, head_dim, layer_index, linear
 from sparda.models.rotary import Rotary
 from sparda.models.watch import Layer, Pass, differs, watch
 
-_KNOWN: WeakKeyDictionary[nn.Module, tuple[int, list[Rotary | None]]] = WeakKeyDictionary()  # by the model
+OTHERS = "use a selector that does not look ahead, such as 'query'"
+
+
+class Known(NamedTuple):
+    """What a pass has told of a model: KV heads and their channels, and the rotation, of each layer."""
+
+    n_layers: int
+    heads: list[tuple[int, int]]
+    rotaries: list[Rotary | None]
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, Known] = WeakKeyDictionary()  # by a model's first attention layer
 
 
 def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
@@ -26,31 +38,33 @@ def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
     """
     layers = attention_layers(model)
     known = _KNOWN.get(layers[0])
-    if known is None or known[0] != len(layers):
+    if known is None or known.n_layers != len(layers):
         found = watch(model)
         check_attention(found)
-        _KNOWN[layers[0]] = known = len(layers), [layer.rotary() for layer in found.layers]
+        heads = [(one.keys.shape[1], one.keys.shape[-1]) for one in found.layers]
+        known = _KNOWN[layers[0]] = Known(len(layers), heads, [one.rotary() for one in found.layers])
     if not looks_ahead:
         return []
-    rotaries = known[1]
-    missing = [i for i, rotary in enumerate(rotaries) if rotary is None]
-    if missing or len(rotaries) != len(layers):
-        raise TypeError(
-            "a choice one layer ahead has to turn as the queries of layer "
-            f"{(missing or [len(rotaries)])[0]} do, "
-            "and they turn in no way that is known here (halves or pairs of channels, by angles that the "
-            "layer "
-            "is handed as position_embeddings); use a selector that does not look ahead, such as 'query'"
-        )
     order = [layer_index(m) for m in layers]
     if order != list(range(len(layers))):
         raise TypeError(
-            f"a choice one layer ahead needs attention in every layer, and this model has it in layers "
-            f"{', '.join(map(str, order[:4]))}{', ...' if len(order) > 4 else ''} only; use a selector "
-            "that does "
-            "not look ahead, such as 'query'"
+            "a choice one layer ahead needs attention once in every layer, and this model has it in layers "
+            f"{', '.join(map(str, order[:6]))}{', ...' if len(order) > 6 else ''}; {OTHERS}"
         )
-    return [rotary for rotary in rotaries if rotary is not None]
+    if len(set(known.heads)) > 1:
+        raise TypeError(
+            f"a choice one layer ahead needs the same KV heads in all layers, and they differ; {OTHERS}"
+        )
+    rotaries = [rotary for rotary in known.rotaries if rotary is not None]
+    if len(rotaries) < len(layers):
+        missing = [*known.rotaries, None].index(None)
+        raise TypeError(
+            f"a choice one layer ahead has to turn as the queries of layer {missing} do, and they turn in "
+            "no way "
+            "that is known here (halves or pairs of channels, by angles that the layer is handed as "
+            f"position_embeddings); {OTHERS}"
+        )
+    return rotaries
 
 
 def check_attention(found: Pass) -> None:

@@ -44,7 +44,7 @@ def check_plain(n_keys: int, dropout: float, options: dict[str, Any]) -> None:
             "sparda serves causal attention; this model's layers see what comes after a token too"
         )
     window = options.get("sliding_window")
-    if window is not None and n_keys > window:
+    if window and n_keys > window:
         raise TypeError(too_long(n_keys, window))
     if dropout:
         raise TypeError("sparda has no attention dropout; call model.eval() or set attention_dropout to 0")

@@ -84,9 +84,7 @@ class Probe:
         columns = ["step", "layer", "sequence", "head", "position", "agreement", "mass_recall", "hit_rate"]
         return pd.DataFrame(rows, columns=columns)
 
-    def record(
-        self, selector: Selector, view: LayerView, block_ids: Tensor, decoding: bool = True
-    ) -> None:
+    def record(self, selector: Selector, view: LayerView, block_ids: Tensor, decoding: bool = True) -> None:
         """Called by ``attach`` after each selection; measures only the recorded queries.
 
         decoding : False for a pass that reads a prompt, which has no step before it

@@ -204,6 +204,12 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
         raise RuntimeError("another thread runs this model while it is being checked; let it wait")
     if layer.queries.numel():
         raise TypeError(f"{layer.name} calls its attention more than once, which is not served")
+    if value.shape != key.shape:
+        raise TypeError(
+            f"{layer.name} has keys of {key.shape[-1]} channels and values of {value.shape[-1]}, and one "
+            "size for "
+            "both is served; use the model unattached"
+        )
     interface.check_plain(key.shape[2], dropout, kwargs)
     positions = torch.arange(query.shape[2], device=query.device).expand(len(query), -1)
     attended = dense_attention(query, key, value, positions, scale=scaling).transpose(1, 2).contiguous()
