@@ -88,12 +88,15 @@ def test_prompts_are_made_once_and_differ_between_samples_and_seeds(tiny):
     assert len({s.prompt for s in [*made, *other]}) == 8
 
 
-def test_replies_come_in_batches_of_equal_size_and_in_order():
-    class Engine:
-        batches: list[int] = []  # noqa: RUF012
+@pytest.mark.parametrize(("ends", "stop_at"), [((2,), None), ((), [1])])
+def test_replies_come_in_batches_of_equal_size_and_end_where_the_model_says(ends, stop_at):
+    """A model that names no end token ends where its tokenizer does."""
+    batches = []
 
+    class Engine:
         def generate(self, prompts, *, max_new_tokens, stop):
-            self.batches.append(len(prompts))
+            assert stop == stop_at
+            batches.append(len(prompts))
             return type("Made", (), {"tokens": [list(p) for p in prompts]})
 
     class Tokenizer:
@@ -103,8 +106,9 @@ def test_replies_come_in_batches_of_equal_size_and_in_order():
             return str(tokens)
 
     asked = [tasks.Sample("x", "", (i,), ("a",), 5) for i in range(7)]
+    Engine.ends = ends
     assert jobs.replies(Engine(), Tokenizer(), asked, 3) == [f"[{i}]" for i in range(7)]
-    assert Engine.batches == [3, 3, 3]
+    assert batches == [3, 3, 3]
 
 
 def test_every_method_answers_and_methods_that_choose_every_block_answer_alike(tiny):
