@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fuzzing.cases import Case
+from fuzzing.rotary import by_length
 
 
 class NoModel(Exception):
@@ -94,6 +95,7 @@ def chooser(case: Case, model: nn.Module) -> tuple[Chooser, dict[str, Any]]:
     else:
         noise = torch.Generator().manual_seed(case.new_seed + 2)
         tokens = torch.randint(3, case.config["vocab_size"], (1, 96), generator=noise)
-        proxy = Proxy.calibrate(model, tokens)
+        # transformers keeps the longest text's angles where they change with the length
+        proxy = Proxy.calibrate(build(case) if by_length(case.config) else model, tokens)
     made = Waiting(proxy, waits) if waits else proxy
     return Chooser("proxy", waits, ahead=list(proxy.weights), skew=list(proxy.skew)), {"selector": made}

@@ -44,6 +44,10 @@ class Tally:
     def share(self, role: str, kind: str = "same") -> float:
         return self.kinds[role][kind] / max(1, self.cases)
 
+    def healthy(self) -> bool:
+        """Whether enough is served and right for silence to mean something."""
+        return self.share("attach") >= 0.6 and self.share("engine") >= 0.3
+
     def line(self) -> str:
         return "; ".join(
             f"{role}: " + ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind])

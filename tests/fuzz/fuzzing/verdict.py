@@ -119,6 +119,8 @@ def _attach(subject: Subject) -> None:
         if traceback.extract_tb(error.__traceback__)[-1].filename.startswith(OURS) or _works_alone(subject):
             raise
         raise NoModel(f"{case.mode}: {type(error).__name__}: {str(error)[:80]}") from error
+    if case.mode == "lookup" and _short(case, said) and _short(case, _alone(subject)):
+        raise NoModel("lookup: transformers itself stops before an end, where a guess holds an end token")
     if model.config._attn_implementation != before:
         raise Finding("the model's attention was not restored")
     step = {"chunked": case.chunk, "by hand": asked.by_hand_step(case)}.get(case.mode, WHOLE)
@@ -128,10 +130,20 @@ def _attach(subject: Subject) -> None:
 def _works_alone(subject: Subject) -> bool:
     """Whether transformers can do this without us."""
     try:
-        asked.hugging_face(subject.case, build(subject.case), subject.texts, Count())
+        _alone(subject)
     except Exception:
         return False
     return True
+
+
+def _alone(subject: Subject) -> Said:
+    return asked.hugging_face(subject.case, build(subject.case), subject.texts, Count())
+
+
+def _short(case: Case, said: Said) -> bool:
+    """Whether a reply stops without an end."""
+    ends = asked.ends_of(case)
+    return any(len(row) < case.new_tokens and not ends.intersection(row[-1:]) for row in said.tokens)
 
 
 def _engine(subject: Subject) -> None:
