@@ -89,6 +89,37 @@ def test_the_block_that_makes_room_is_the_one_that_the_policy_names(make, device
     engine.close()
 
 
+@pytest.mark.parametrize("selector", ["query", "proxy", "forecast", "oracle"])
+@torch.inference_mode()
+def test_the_end_of_a_text_may_be_read_or_stepped(make, device, selector):
+    """Keys, values, compressed keys, the ring, the index and the logits are the same."""
+    text, start = torch.arange(7, 147, device=device) * 13 % 101, 111
+    read, stepped = (make(selector, cache="full") for _ in range(2))
+    want, got = read.session(1), stepped.session(1)
+    logits = want.read(0, text)
+    got.read(0, text[:start])
+    for token in text[start:]:
+        got.tokens.fill_(token)
+        got.step()
+    torch.testing.assert_close(got.logits[0], logits, rtol=1e-4, atol=1e-4)
+    assert got.positions.tolist() == want.positions.tolist() == [len(text)]
+    n_windows = blocks.count_windows(len(text), RULE)
+    for state, record in zip(got.store.layers, want.store.layers, strict=True):
+        pairs = [(state.cache.ring, record.cache.ring)]
+        pairs += [
+            (x.cache.slots.transpose(2, 3).flatten(3, 4)[:, :, :, : len(text)] for x in (state, record))
+        ]
+        pairs += [(x.cache.compressed[:, :, :n_windows] for x in (state, record))]
+        assert (state.index is not None) == (selector == "proxy")
+        if state.index is not None:
+            assert state.index[:, :, : len(text)].any(-1).all()
+            pairs += [(state.index, record.index)]
+        for found, wanted in pairs:
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    read.close()
+    stepped.close()
+
+
 LOGITS = torch.tensor([[0.2, 0.5, 0.3, 0.0]]).log()  # in descending order: tokens 1, 2, 0
 
 
