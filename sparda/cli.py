@@ -45,7 +45,12 @@ def _gallery(options) -> int:
 def _doctor(options) -> int:
     from sparda import doctor
 
-    print(doctor.report())
+    if options.model:
+        from sparda import model_report
+
+        print(model_report.report(options.model, context=options.context, batch=options.batch))
+    else:
+        print(doctor.report())
     return 0
 
 
@@ -74,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
     )
     page.set_defaults(run=_gallery)
     check = commands.add_parser("doctor", help="say what will and will not run on this machine")
+    check.add_argument("--model", help="say what this model can do here: a name, folder or hub id")
+    check.add_argument("--context", type=int, help="tokens to size the memory for [the model's context]")
+    check.add_argument("--batch", type=int, default=1, help="sequences to size it for [1]")
     check.set_defaults(run=_doctor)
     course.add_to(commands)
     command.add_to(commands)

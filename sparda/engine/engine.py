@@ -19,6 +19,8 @@ from sparda.engine.reply import Reply
 from sparda.engine.session import Session
 from sparda.engine.weights import from_hugging_face
 from sparda.forecast import Shape
+from sparda.kernels import limits
+from sparda.models.check import warn_of_other_weights
 from sparda.models.layers import end_tokens
 from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
@@ -72,9 +74,13 @@ class Engine:
             budget = max(sparsity.budget_blocks, count_blocks(max_tokens, sparsity))
             self.sparsity = replace(sparsity, budget_blocks=budget)
         given = isinstance(model, Decoder)
+        if not given:
+            warn_of_other_weights(model, self.selector)
         decoder = model if given else from_hugging_face(model, max_tokens, check)
         self._origin = None if given else Origin.of(model)
         self.ends = () if given else end_tokens(model)
+        if decoder.device.type == "cuda":
+            limits.check(decoder.head_dim, sparsity)
         sizes = (len(decoder.layers), decoder.embed.shape[1], decoder.n_kv_heads, decoder.head_dim)
         self.selector.check(Shape(*sizes))
         self.selector = self.selector.to(decoder.device, decoder.dtype)

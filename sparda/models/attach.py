@@ -25,8 +25,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparda.attention import block_attention, dense_attention
 from sparda.forecast import Shape
+from sparda.kernels import limits
 from sparda.models import interface
-from sparda.models.check import checked
+from sparda.models.check import checked, warn_of_other_weights
 from sparda.models.layers import attention_layers, head_dim, layer_index
 from sparda.models.phase import PHASES, Places
 from sparda.models.probe import Probe
@@ -169,6 +170,9 @@ def attach(
         )
     rotaries = checked(model, looks_ahead=chooser.looks_ahead) if check or chooser.looks_ahead else []
     here = layers[0].k_proj.weight
+    if here.is_cuda:
+        limits.check(head_dim(layers[0]), sparsity)
+    warn_of_other_weights(model, chooser)
     if not here.is_meta:
         chooser = chooser.to(here.device, model.dtype)
     attachment = Attachment(chooser, sparsity, frozenset(phases), watcher, _rotaries=rotaries)

@@ -6,15 +6,18 @@ what a list of names promises.
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from sparda.models.fingerprint import fingerprint
 from sparda.models.layers import attention_layers, head_dim, layer_index, linear_map
 from sparda.models.rotary import Rotary
 from sparda.models.watch import Layer, Pass, differs, watch
+from sparda.selectors import Selector
 
 OTHERS = "use a selector that does not look ahead, such as 'query'"
 
@@ -102,3 +105,26 @@ def query_weights(model: nn.Module) -> list[Tensor]:
             )
         weights.append(w)
     return weights
+
+
+_PRINTS: WeakKeyDictionary[nn.Module, tuple[list, str]] = WeakKeyDictionary()
+
+
+def warn_of_other_weights(model: nn.Module, selector: Selector) -> None:
+    """UserWarning: the selector's weights were made for a model of this shape with other weights."""
+    if selector.made_for("") is None:
+        return  # its file does not say
+    now = [(p.data_ptr(), None if p.is_inference() else p._version) for p in model.parameters()]
+    if _PRINTS.get(model, (None,))[0] != now:
+        try:
+            _PRINTS[model] = now, fingerprint(model)
+        except ValueError:  # offloaded
+            return
+    if selector.made_for(_PRINTS[model][1]) is False:
+        warnings.warn(
+            f"the weights of selector {selector.name!r} were made for a model with other weights than "
+            "this one, "
+            "so it may choose worse; train them for this model with `sparda train`, or load the model "
+            "they name",
+            stacklevel=4,
+        )

@@ -105,6 +105,10 @@ class Selector(ABC):
     def check(self, shape: Shape) -> None:  # noqa: B027
         """ValueError, with a sentence, if its weights are another model's; it may have none."""
 
+    def made_for(self, fingerprint: str) -> bool | None:
+        """Whether its weights were made for the model of this fingerprint; None: it cannot say."""
+        return None
+
     def ahead_weights(self, layer: int) -> Tensor:
         """Rows [n * d, hidden] that foresee ``layer``'s choice from the layer before (layer 0: from itself).
 

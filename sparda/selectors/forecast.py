@@ -29,6 +29,9 @@ class Forecast(Selector):
     def check(self, shape: Shape) -> None:
         self.weights.check(shape)
 
+    def made_for(self, fingerprint: str) -> bool | None:
+        return self.weights.made_for(fingerprint)
+
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Forecast:
         return replace(self, weights=self.weights.to(device, dtype))
 

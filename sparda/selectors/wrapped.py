@@ -31,6 +31,9 @@ class Wrapped(Selector):
     def check(self, shape: Shape) -> None:
         self.inner.check(shape)
 
+    def made_for(self, fingerprint: str) -> bool | None:
+        return self.inner.made_for(fingerprint)
+
     def ahead_weights(self, layer: int) -> Tensor:
         return self.inner.ahead_weights(layer)
 
