@@ -6,6 +6,7 @@ Every finding is one line that ends in the command that repeats it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -45,16 +46,19 @@ def main(argv: list[str] | None = None) -> int:
         for role, outcome in outcomes.items():
             print(f"{role}: {outcome.kind} {outcome.why}")
         return int(any(o.kind == "finding" for o in outcomes.values()))
-    tally, start, said = Tally(), time.monotonic(), time.monotonic()
-    for number in range(asked.first, asked.first + asked.long):
-        one = case(asked.seed, number)
-        if asked.family and one.family != asked.family:
-            continue
-        for line in tally.add(one, judge(one)):
-            print(line, flush=True)
-        if time.monotonic() - said > asked.every:
-            said = time.monotonic()
-            print(f"{number + 1 - asked.first} cases, {said - start:.0f} s: {tally.line()}", flush=True)
+    tally, start = Tally(), time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt):  # a long run may be ended at any time
+        said = start
+        for number in range(asked.first, asked.first + asked.long):
+            one = case(asked.seed, number)
+            if asked.family and one.family != asked.family:
+                continue
+            for line in tally.add(one, judge(one)):
+                print(line, flush=True)
+            if time.monotonic() - said > asked.every:
+                said = time.monotonic()
+                done = number + 1 - asked.first
+                print(f"{done} cases, {said - start:.0f} s: {tally.line()}", flush=True)
     print(tally.table())
     print(f"seed {asked.seed}, {tally.cases} cases in {time.monotonic() - start:.0f} s: {tally.line()}")
     healthy = tally.healthy() or asked.family or tally.cases < 300

@@ -94,6 +94,18 @@ def test_the_reference_chooses_as_the_rule_says_by_hand():
     assert chosen[3].tolist() == [True, False, False, False]
 
 
+def test_the_reference_forces_the_blocks_of_the_specification():
+    rule = {
+        "budget_blocks": 34, "block_size": 64, "init_blocks": 1, "local_blocks": 32, "window": 32,
+        "stride": 16, "visibility": "end",
+    }  # fmt: skip
+    keys = torch.zeros(1, 2177, 1)
+    one = Reference(None, rule, Chooser("streaming"), (), 2177, str, lambda t: t)
+    chosen = one.choose(0, keys, keys, 1.0)[0]
+    assert chosen[2111].nonzero().flatten().tolist() == [*range(33)]
+    assert chosen[2176].nonzero().flatten().tolist() == [0, *range(2, 35)]
+
+
 def test_the_random_selectors_draws_are_the_documented_hash():
     from sparda.selectors import LayerView, Random
     from sparda.spec import Sparsity
