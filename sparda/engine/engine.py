@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ from sparda.engine.weights import from_hugging_face
 from sparda.forecast import Shape
 from sparda.kernels import limits
 from sparda.models.check import warn_of_other_weights
-from sparda.models.layers import end_tokens
+from sparda.models.layers import end_tokens, settings_of_generate
 from sparda.plan import HostPool, Plan
 from sparda.selectors import All, Selector, make
 from sparda.selectors.waiting import check_index
@@ -76,6 +77,7 @@ class Engine:
         given = isinstance(model, Decoder)
         if not given:
             warn_of_other_weights(model, self.selector)
+            _warn_of_settings(model)
         decoder = model if given else from_hugging_face(model, max_tokens, check)
         self._origin = None if given else Origin.of(model)
         self.ends = () if given else end_tokens(model)
@@ -231,6 +233,17 @@ def _as_ids(prompt: Sequence[int] | Tensor) -> Tensor:
             f'tokenizer(text)["input_ids"] gives them; for one prompt pass [ids]; got {got}'
         )
     return ids.long()
+
+
+def _warn_of_settings(model: Any) -> None:
+    """UserWarning: generate would change greedy tokens by settings that the engine does not have."""
+    if asked := settings_of_generate(model):
+        warnings.warn(
+            f"the model's generation_config asks for {', '.join(asked)}, which the engine does not do, so "
+            "its "
+            "tokens may differ from generate's; use sparda.attach and generate for them",
+            stacklevel=3,
+        )
 
 
 OURS = ("sparda", "torch", "contextlib", "triton", "")  # Triton's launchers are generated, without a name

@@ -131,3 +131,19 @@ def end_tokens(model: Any) -> tuple[int, ...]:
     if not isinstance(said, Iterable):
         said = [said]
     return tuple(sorted({int(token) for token in said}))
+
+
+# settings of a generation_config that change what greedy decoding says, and their values that do not
+_CHANGE_TOKENS = {
+    "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "bad_words_ids": None, "suppress_tokens": None,
+    "begin_suppress_tokens": None, "forced_bos_token_id": None, "forced_eos_token_id": None, "min_length": 0,
+    "min_new_tokens": None, "sequence_bias": None, "guidance_scale": 1.0, "stop_strings": None,
+    "exponential_decay_length_penalty": None,
+}  # fmt: skip
+
+
+def settings_of_generate(model: Any) -> list[str]:
+    """What a model's generation_config asks ``generate`` to do to greedy tokens, as "name=value"."""
+    config = getattr(model, "generation_config", None)
+    given = {name: getattr(config, name, None) for name in _CHANGE_TOKENS}
+    return [f"{name}={x}" for name, x in given.items() if x is not None and x != _CHANGE_TOKENS[name]]

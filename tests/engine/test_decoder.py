@@ -79,6 +79,20 @@ def test_prompts_and_steps_give_the_models_logits(model, selector, cache):
     assert session.positions.tolist() == [82, 45]
 
 
+@pytest.mark.parametrize("selector", ["query", "oracle"])
+@torch.inference_mode()
+def test_prompts_and_steps_choose_with_the_models_scale(model, selector):
+    rule, text = Sparsity(4, local_blocks=1, block_size=16), texts(240)[0]
+    engine = Engine(model, selector=selector, sparsity=rule, cache="full", max_tokens=256)
+    session = engine.session(1)
+    want = session.read(0, text)
+    session.read(0, text[:200])
+    for token in text[200:]:
+        session.tokens.fill_(int(token))
+        session.step()
+    torch.testing.assert_close(session.logits[0], want, rtol=1e-4, atol=1e-4)
+
+
 def test_the_models_of_this_file_would_show_a_scaling_or_a_gain_that_is_left_out(model):
     """Else the test above would prove nothing."""
     tokens = texts(70)[0][None]

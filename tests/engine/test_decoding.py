@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sparda import blocks, cache
+from sparda.engine import prefill
 from sparda.engine.decode import sample
 from sparda.forecast import Forecast
 from sparda.selectors import LayerView
@@ -118,6 +119,18 @@ def test_the_end_of_a_text_may_be_read_or_stepped(make, device, selector):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     read.close()
     stepped.close()
+
+
+@pytest.mark.parametrize("selector", ["query", "proxy", "forecast", "forecast@1"])
+def test_a_prompt_in_small_chunks_is_chosen_for_as_in_a_large_one(make, device, monkeypatch, selector):
+    weights = Forecast.untrained(n_layers=3, hidden=64, n_kv_heads=2, head_dim=16)
+    made = make_selector(selector, weights=weights) if "@" in selector else selector
+    text = torch.arange(7, 207, device=device) * 13 % 101
+    engine = make(made)
+    want = engine.session(1).read(0, text)
+    monkeypatch.setitem(prefill.CHUNK, device, 48)
+    torch.testing.assert_close(engine.session(1).read(0, text), want, rtol=1e-4, atol=1e-4)
+    engine.close()
 
 
 LOGITS = torch.tensor([[0.2, 0.5, 0.3, 0.0]]).log()  # in descending order: tokens 1, 2, 0

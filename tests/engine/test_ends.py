@@ -69,6 +69,18 @@ def test_a_model_that_names_no_end_goes_on(model, free):
     assert end_tokens(object()) == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("repetition_penalty", 1.2), ("min_new_tokens", 4), ("stop_strings", "a")]
+)
+def test_what_generate_would_do_to_the_tokens_besides_is_said(tiny, name, value, recwarn):
+    model = tiny()
+    sparda.Engine(model, sparsity=RULE, max_tokens=256)
+    assert not [w for w in recwarn if "generation_config" in str(w.message)]
+    setattr(model.generation_config, name, value)
+    with pytest.warns(UserWarning, match=rf"asks for {name}={value}.*use sparda\.attach"):
+        sparda.Engine(model, sparsity=RULE, max_tokens=256)
+
+
 def test_a_random_decoder_has_no_end(make):
     assert make().ends == ()
 
