@@ -169,3 +169,18 @@ def test_without_temperature_the_best_token_is_taken_and_the_lower_id_in_a_tie()
 def test_every_sequence_of_a_batch_is_drawn_by_its_own_chance():
     got = sample(LOGITS.expand(3, -1), 1.0, 1.0, torch.tensor([0.9, 0.1, 0.6]))
     assert got.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("selector", "cache_size", "transport"),
+    [
+        ("query", "k", "demand"),
+        ("forecast", "k", "lookahead"),
+        ("proxy", 8, "lookahead"),
+        ("query", "full", "none"),
+    ],
+)
+def test_blocks_come_one_layer_early_by_default_where_the_selector_knows_them(
+    make, selector, cache_size, transport
+):
+    assert make(selector, cache=cache_size).transport.name == transport
