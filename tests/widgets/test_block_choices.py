@@ -128,6 +128,9 @@ def test_after_a_new_prompt_it_looks_where_a_head_attends_most_to_a_block_that_i
     oracle = [t for t in charts(box)[0].data if t.type == "bar" and not t.showlegend][-1]
     free = list(oracle.y[1:30])
     assert free.index(max(free)) == block
+    choices.mass[..., [0, 30, 31]] = 2.0  # what is read anyway tells nothing
+    at = telling(choices)
+    assert (at.layer, at.head, at.step) == (layer, head, step)
 
 
 def test_a_new_prompt_is_drawn_once(box, press, monkeypatch):
