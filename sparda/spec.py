@@ -64,7 +64,8 @@ class Sparsity:
 
     ``budget_blocks`` is k, the inclusive total: it contains the forced blocks.
     ``visibility`` "end": a compressed key is visible once its window has ended (the rule here);
-    "start": once its window has begun (parity with the authors' code).
+    "start": once its window has begun (parity with the authors' code); windows that the text does not fill
+    are not there, so that a prompt read in chunks sees fewer of them. For attach without padding only.
     """
 
     budget_blocks: int

@@ -109,6 +109,11 @@ class Engine:
                 "early; use transport='demand', or a selector that looks ahead such as 'forecast'"
             )
         check_index(self.selector)
+        if self.sparsity.visibility != "end":
+            raise ValueError(
+                "visibility='start' scores windows that have not ended, and a cache does not have them; use "
+                "visibility='end' in the engine"
+            )
         least = self.sparsity.least_local_blocks
         if early and self.sparsity.local_blocks < least:
             raise ValueError(

@@ -67,6 +67,11 @@ class Attachment:
         n_prompt = max(0, min(q.shape[2], self.places.reply(cache, first, k.shape[2]) - first))
         padding = _left_padding(mask, k)
         positions = torch.arange(first, k.shape[2], device=q.device) - padding[:, None]
+        if self.sparsity.visibility != "end" and bool(padding.any()):
+            raise ValueError(
+                "visibility='start' reads windows that end after a row's text, where padding begins; use "
+                "visibility='end' for batches, or one text at a time"
+            )
         positions = positions.clamp(min=0)  # [B, T_q]; padding queries are computed and never read
         k, v = _align(k, padding), _align(v, padding)
         parts = {"prefill": slice(0, n_prompt), "decode": slice(n_prompt, q.shape[2])}

@@ -103,6 +103,7 @@ class Proxy(Selector):
         from sparda.models.check import query_weights
         from sparda.models.layers import attention_layers, head_dim
         from sparda.models.observe import observing
+        from sparda.models.watch import at_rest
 
         if not isinstance(tokens, Tensor) or tokens.ndim != 2:
             raise TypeError(
@@ -120,7 +121,7 @@ class Proxy(Selector):
             moments.append(torch.einsum("bhgtd,bhgte->hde", grouped, grouped))
 
         own = query_weights(model)
-        with observing(layers, see):
+        with at_rest(model), observing(layers, see):
             model.base_model(tokens, use_cache=False)
         heads = [w.float().unflatten(0, (len(m), -1, d)).sum(1) for w, m in zip(own, moments, strict=True)]
         weights = [w.flatten(0, 1).to(own[0].dtype) for w in heads]

@@ -155,6 +155,17 @@ def test_lookahead_without_local_blocks_is_refused(model, weights):
         Engine(model, selector="forecast", weights=weights, sparsity=rule, max_tokens=256)
 
 
+def test_windows_that_have_not_ended_are_refused_where_a_cache_lacks_them(model):
+    rule = Sparsity(5, local_blocks=1, block_size=16, visibility="start")
+    with pytest.raises(ValueError, match="use visibility='end' in the engine"):
+        Engine(model, sparsity=rule, max_tokens=256)
+    mask = torch.ones(2, 60, dtype=torch.int64)
+    mask[1, :20] = 0
+    tokens = torch.randint(3, 101, (2, 60)).to(model.device)
+    with sparda.attach(model, sparsity=rule), pytest.raises(ValueError, match="or one text at a time"):
+        model(tokens, attention_mask=mask.to(model.device))
+
+
 def test_requests_that_do_not_fit_are_refused_and_the_next_one_works(model, prompts):
     engine = Engine(model, sparsity=RULE, max_tokens=160)
     for bad, message in (
