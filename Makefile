@@ -35,7 +35,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 STAGE := tools/stage
 
 .NOTPARALLEL:
-.PHONY: help install reproduce publish test lint unit kernels notebooks browser smoke mutants lab clean
+.PHONY: help install reproduce publish test lint unit kernels notebooks browser smoke mutants fuzz lab clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -90,6 +90,9 @@ browser: $(STAMP) ## every chapter in JupyterLab and headless Chromium; pictures
 
 smoke: $(STAMP) ## build every figure in the smoke profile, under build/
 	@$(STAGE) "reproduce" 240 $(PY) -m sparda.cli reproduce --profile smoke --force
+
+fuzz: $(STAMP) ## random configurations against eager torch: N=2000 SEED=1
+	@OMP_NUM_THREADS=1 $(PY) tests/fuzz/run.py --long $(or $(N),2000) --seed $(or $(SEED),1)
 
 mutants: $(STAMP) ## do the tests notice single changes of the code? ROOMS='rules cache engine evaluation'
 	$(PY) tools/mutants.py $(ROOMS)

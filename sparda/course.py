@@ -27,7 +27,8 @@ from sparda.provenance import ROOT
 
 VERSIONS = ("student", "instructor")
 GLOSSARY = "glossary.md"
-WHERE = re.compile(r"\s*Solutions are in\s+`notebooks/solutions/\w+\.py`\.")  # no such file where they go
+# no such file where they go
+WHERE = re.compile(r"\s*Solutions are in\s+\[`notebooks/solutions/\w+\.py`\]\(solutions/\w+\.py\)\.")
 CHECK = re.compile(r"^ch\d+\.(?P<check>ch\d+_ex\d+)\((?P<answer>\w+)\)$", re.MULTILINE)
 
 
