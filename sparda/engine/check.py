@@ -59,19 +59,21 @@ def _sentence(name: str, model: Any) -> str:
     activation = getattr(model.config, "hidden_act", None)
     hint = f" (hidden_act is {activation!r}; the engine has SwiGLU, silu)" if name.endswith("mlp") else ""
     return (
-        f"the engine would compute {name} otherwise than this {type(model).__name__} does{hint}: on a "
-        "short text "
-        "their results differ; use sparda.attach for this model"
+        f"the engine would compute {name} otherwise than this {type(model).__name__} does{hint}: "
+        "on a short text their results differ; use sparda.attach for this model"
     )
 
 
 def _pairs(decoder: Decoder, model: Any, found: Pass) -> Iterator[tuple[str, Any, Any]]:
     """(module, what we compute, what it computes), in the order of the forward pass."""
     inner, seen = model.model, found.seen
-    hidden, _ = decoder.enter(found.tokens)
-    yield "model.embed_tokens", hidden, _states(seen[inner.layers[0]][0])
+    before, _ = decoder.enter(found.tokens)
+    name = "model.embed_tokens"
     for i, (layer, one) in enumerate(zip(inner.layers, found.layers, strict=True)):
         at = f"model.layers.{i}"
+        yield f"what comes from {name} to {at}", before, _states(seen[layer][0])
+        before, name = _states(seen[layer][1]), at
+        yield from _links(at, layer, one, seen)
         yield from _norm(
             f"{at}.input_layernorm", layer.input_layernorm, decoder.layers[i].attention_norm, decoder, seen
         )
@@ -84,12 +86,21 @@ def _pairs(decoder: Decoder, model: Any, found: Pass) -> Iterator[tuple[str, Any
             decoder,
             seen,
         )
+    yield f"what comes from {name} to model.norm", before, _states(seen[inner.norm][0])
     yield from _norm("model.norm", inner.norm, decoder.final_norm, decoder, seen)
-    last = seen[inner.layers[-1]][1]
-    normed = add_norm(_states(last).contiguous(), None, decoder.final_norm, decoder.eps)[1]
+    normed = add_norm(before.contiguous(), None, decoder.final_norm, decoder.eps)[1]
     if found.logits is None:
         raise TypeError(f"{type(model).__name__} returns no logits, so that the engine cannot be held to it")
     yield "lm_head and what scales it", decoder.logits(normed), found.logits.float()
+
+
+def _links(at: str, layer: Any, one: Layer, seen: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What each module of a layer gives, against what the next one gets: nothing may happen in between."""
+    first, second = seen[layer.input_layernorm], seen[layer.post_attention_layernorm]
+    yield f"what comes to {at}.input_layernorm", _states(seen[layer][0]), _states(first[0])
+    yield f"what comes to {at}.self_attn", _states(first[1]), one.x
+    yield f"what comes to {at}.self_attn.o_proj", one.attended.flatten(2), seen[layer.self_attn.o_proj][0]
+    yield f"what comes to {at}.mlp", _states(second[1]), seen[layer.mlp][0]
 
 
 def _norm(

@@ -39,6 +39,7 @@ class Places:
 
     _texts: WeakKeyDictionary[Any, _Text] = field(default_factory=WeakKeyDictionary)
     _asked: threading.local = field(default_factory=threading.local)  # prompts of generate, innermost last
+    _left: bool = False
 
     def reply(self, cache: Any, first: int, stop: int) -> int:
         """Column of the first generated token, for a pass that reads columns ``first`` to ``stop``."""
@@ -62,6 +63,7 @@ class Places:
         from transformers import GenerationMixin
 
         with ExitStack() as stack:
+            stack.callback(setattr, self, "_left", True)
             for module in model.modules():
                 if issubclass(type(module), GenerationMixin):
                     before = vars(module).get("generate")
@@ -80,9 +82,16 @@ class Places:
             _check_length(module, columns, kwargs)
             self._asked.prompts.append(columns)
             try:
-                return generate(*args, **kwargs)
+                said = generate(*args, **kwargs)
             finally:
                 self._asked.prompts.pop()
+            if self._left:
+                raise RuntimeError(
+                    "`with sparda.attach(...)` was left while generate still ran, so that its last "
+                    "tokens come from "
+                    "the model alone; wait for the thread before you leave"
+                )
+            return said
 
         return learning
 

@@ -195,6 +195,33 @@ def test_a_hook_that_changes_what_a_module_computes_is_found(tiny):
     sparda.Engine(model, sparsity=RULE, max_tokens=256, check=False)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("layers.2", r"from model\.layers\.1 to model\.layers\.2"),
+        ("layers.0", r"from model\.embed_tokens to model\.layers\.0"),
+        ("layers.2.self_attn", r"to model\.layers\.2\.self_attn otherwise"),
+        ("layers.1.self_attn.o_proj", r"to model\.layers\.1\.self_attn\.o_proj"),
+        ("layers.1.mlp", r"to model\.layers\.1\.mlp"),
+        ("layers.3.input_layernorm", r"to model\.layers\.3\.input_layernorm"),
+        ("norm", r"from model\.layers\.3 to model\.norm"),
+    ],
+)
+def test_what_happens_between_two_modules_is_found(tiny, place, name):
+    """Steering vectors and ablations hook there: each module computes as it should, of another input."""
+    model = tiny()
+
+    def steer(module, args, kwargs):
+        key = "hidden_states"
+        return (
+            (args, kwargs | {key: kwargs[key] + 1}) if key in kwargs else ((args[0] + 1, *args[1:]), kwargs)
+        )
+
+    model.model.get_submodule(place).register_forward_pre_hook(steer, with_kwargs=True)
+    with pytest.raises(TypeError, match=name):
+        sparda.Engine(model, sparsity=RULE, max_tokens=256)
+
+
 def test_an_engine_made_while_its_model_is_attached_is_held_to_the_model_itself(tiny):
     model = tiny()
     with sparda.attach(model, sparsity=RULE, probe=True) as attached:

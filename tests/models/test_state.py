@@ -80,6 +80,30 @@ def test_threads_share_an_attached_model(tiny, ids, untrained, selector):
     assert found == alone
 
 
+def test_a_thread_that_outlives_the_context_is_told_that_its_tokens_are_mixed(tiny, ids):
+    model, entered, left, said = tiny(), threading.Event(), threading.Event(), []
+
+    def stay(*_):
+        entered.set()
+        left.wait(60)
+
+    def read():
+        try:
+            model.generate(ids(40), max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    with sparda.attach(model, sparsity=RULE):
+        hook = model.model.norm.register_forward_hook(stay)
+        thread = threading.Thread(target=read)
+        thread.start()
+        entered.wait(60)
+    left.set()
+    thread.join()
+    hook.remove()
+    assert "wait for the thread before you leave" in said[0]
+
+
 @torch.no_grad()
 def test_a_pass_within_a_pass_leaves_the_outer_one_right(tiny, ids, untrained):
     model, inner = tiny(), []
