@@ -104,6 +104,8 @@ def _context(model: Any, config: Any, asked: int | None) -> tuple[Row, int]:
 def _train(model: Any) -> None:
     from sparda.models.check import checked
 
+    if Shape.of(model).n_layers < 2:
+        raise TypeError("a Forecast chooses one layer ahead, and this model has one layer; use 'query'")
     if len(set(checked(model, looks_ahead=True))) > 1:
         raise TypeError("layers rotate in several ways, and a Forecast is trained for one; use 'query'")
 

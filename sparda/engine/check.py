@@ -17,9 +17,10 @@ from torch.nn.functional import linear
 
 from sparda.engine.decoder import Decoder
 from sparda.kernels import add_norm, rotate_prompt, silu_mul
-from sparda.models.layers import is_hooked
+from sparda.models.layers import rope_type
 from sparda.models.watch import Layer, Pass, differs, watch
 
+MODES = ("training", "gradient_checkpointing")  # say nothing of what a module computes in evaluation
 SMALL = 2.0**-9  # an input so small that eps is a large part of its mean square
 
 
@@ -175,14 +176,22 @@ class Origin:
 def _state(model: nn.Module) -> tuple[list[tuple], Tensor]:
     """What tells that weights changed: places and versions, some of their values, settings of adapters."""
     facts, some = [], []
-    for name, p in model.named_parameters():
+    moving = rope_type(model.config) in ("dynamic", "longrope")  # their tables change with what is read
+    for name, p in (*model.named_parameters(), *model.named_buffers()):
+        if moving and "inv_freq" in name:
+            continue
         version = None if p.is_inference() else p._version
         facts.append((name, p.data_ptr(), version))
         if p.numel() and not p.is_meta:
             some.append(p.detach().flatten()[:: max(1, p.numel() // 8)][:8])
     for name, module in model.named_modules():
-        if hasattr(module, "base_layer") or is_hooked(module):
-            facts.append((name, repr({k: v for k, v in vars(module).items() if _plain(v)})))
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        foreign = [
+            id(hook) for hook in hooks if not str(getattr(hook, "__module__", "")).startswith("sparda.")
+        ]
+        rotary = hasattr(module, "inv_freq")
+        settings = {k: v for k, v in vars(module).items() if k not in MODES and "hook" not in k and _plain(v)}
+        facts.append((name, type(module).__name__, foreign, None if rotary else repr(settings)))
     return facts, torch.cat([s.double() for s in some]).nan_to_num()
 
 

@@ -67,6 +67,8 @@ class Engine:
         self.selector = make(selector, **selector_options)
         best = "lookahead" if self.selector.looks_ahead else "demand"
         self.transport = transports.get(transport or ("none" if cache == "full" else best))
+        if type(max_tokens) is not int or max_tokens < 1:
+            raise ValueError(f"max_tokens is a whole number of at least 1, got {max_tokens!r}")
         self.sparsity, self.cache, self.max_tokens = sparsity, cache, max_tokens
         self.layer0_resident, self.replacement, self.n_ctas = layer0_resident, replacement, n_ctas
         self.host = host
@@ -185,6 +187,9 @@ class Engine:
         if self._origin is not None:
             self._origin.check()
         stop = self.ends if stop is None else stop
+        stop = _as_tokens(stop)
+        if not isinstance(prompts, Sequence | Tensor):
+            raise ValueError(f"prompts is a list of prompts, each a list of token ids; got {prompts!r:.60}")
         texts = [_as_ids(p) for p in prompts]
         self._check_request(texts, max_new_tokens, temperature, top_p)
         texts = [text.to(self.decoder.device) for text in texts]
@@ -204,7 +209,8 @@ class Engine:
         _empty_frames(error)
 
     def _check_request(self, texts, max_new_tokens, temperature, top_p) -> None:
-        if not texts or min(len(t) for t in texts) < 1 or max_new_tokens < 1:
+        whole = type(max_new_tokens) is int
+        if not texts or min(len(t) for t in texts) < 1 or not whole or max_new_tokens < 1:
             raise ValueError("generate needs prompts of at least one token each, and max_new_tokens >= 1")
         longest = max(len(t) for t in texts) + max_new_tokens
         if longest > self.max_tokens:
@@ -218,7 +224,7 @@ class Engine:
                 f"token ids must lie in 0..{vocab - 1}, got {int(used.min())}..{int(used.max())}; "
                 "use the tokenizer of this model"
             )
-        if temperature < 0 or not 0 < top_p <= 1:
+        if not temperature >= 0 or temperature == float("inf") or not 0 < top_p <= 1:
             raise ValueError(f"temperature must be >= 0 and 0 < top_p <= 1, got {temperature}, {top_p}")
 
 
@@ -249,6 +255,15 @@ def _warn_of_settings(model: Any) -> None:
             "tokens may differ from generate's; use sparda.attach and generate for them",
             stacklevel=3,
         )
+
+
+def _as_tokens(stop: Any) -> tuple[int, ...]:
+    """Tokens that end a reply: a number, several, or a tensor of them."""
+    given = stop.tolist() if isinstance(stop, Tensor) else stop
+    given = [given] if isinstance(given, int) else given
+    if isinstance(given, str) or not all(type(token) is int for token in given):
+        raise ValueError(f"stop holds token ids, such as [2]; got {stop!r}")
+    return tuple(given)
 
 
 OURS = ("sparda", "torch", "contextlib", "triton", "")  # Triton's launchers are generated, without a name

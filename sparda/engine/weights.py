@@ -169,9 +169,19 @@ class _Reader:
         embedding = self.model.get_input_embeddings().weight
         if hasattr(module, "in_features") and (type(module) is not nn.Linear or is_hooked(module)):
             self._read.update(id(p) for p in module.parameters())
-            return linear_map(module, module.in_features, embedding.device, self.model.dtype).contiguous()
+            return self._map(module, embedding.device)
         self._read.add(id(module.weight))
         return module.weight.detach()
+
+    def _map(self, module: Any, device: torch.device) -> Tensor:
+        try:
+            return linear_map(module, module.in_features, device, self.model.dtype).contiguous()
+        except (TypeError, RuntimeError):
+            raise TypeError(
+                f"the engine cannot read a {type(module).__module__.split('.')[0]} "
+                f"{type(module).__name__} as a "
+                "projection; merge the adapter first (model.merge_and_unload() of PEFT), or use sparda.attach"
+            ) from None
 
     def layer(self, layer: Any) -> LayerWeights:
         """One layer's weights, fused."""

@@ -174,12 +174,13 @@ def attach(
             "copy.deepcopy(config)"
         )
     rotaries = checked(model, looks_ahead=chooser.looks_ahead) if check or chooser.looks_ahead else []
-    here = layers[0].k_proj.weight
-    if here.is_cuda:
+    here = getattr(layers[0].k_proj, "weight", None)  # of a quantised layer it may be something else
+    place = here.device if isinstance(here, Tensor) else next(model.parameters()).device
+    if place.type == "cuda":
         limits.check(head_dim(layers[0]), sparsity)
     warn_of_other_weights(model, chooser)
-    if not here.is_meta:
-        chooser = chooser.to(here.device, model.dtype)
+    if place.type != "meta":
+        chooser = chooser.to(place, model.dtype)
     attachment = Attachment(chooser, sparsity, frozenset(phases), watcher, _rotaries=rotaries)
     interface.register("sparda", _attention_function, _mask_function)
     with ExitStack() as stack:

@@ -17,6 +17,8 @@ PARTS = ("layer_idx", "config", "q_proj", "k_proj", "v_proj", "o_proj")
 
 def attention_layers(model: nn.Module) -> list[Any]:
     """The attention modules in order; TypeError for a model that has none of the kind that is served."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a loaded model is needed, as sparda.load(name).model is; got {model!r:.60}")
     layers = [m for m in model.modules() if all(hasattr(m, name) for name in PARTS)]
     if not layers:
         raise TypeError(

@@ -199,6 +199,11 @@ def _load_hugging_face(where: str, *, dtype: torch.dtype | None, trust_remote_co
                 ignore_mismatched_sizes=True, **asked,  # so that it says which, and does not raise
             )  # fmt: skip
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **asked)
+    except ImportError as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ImportError(
+            f"{where} needs a package that is not installed ({reason}); install it first"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
         reason = " ".join(str(error).split("\n", 2)[:2]).strip()
         if isinstance(error, KeyError | TypeError):
@@ -255,6 +260,12 @@ def _hub_answers(hub_id: str) -> bool:
 
 
 def _check_directory(folder: Path) -> None:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{folder} holds an adapter (PEFT), which needs its model; load that model with PEFT, merge "
+            "the adapter "
+            "with merge_and_unload() and pass the directory that save_pretrained then writes"
+        )
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
             f"{folder} has no config.json; pass the directory that `save_pretrained` or a hub download wrote"

@@ -34,17 +34,37 @@ class _Text:
 
 
 @dataclass
+class _Call:
+    """One call of generate: columns of its prompt, and of each text that it reads through a cache of its own.
+
+    A text may be longer than the prompt (virtual tokens in front of it) or another one (guidance by a
+    negative prompt): its first pass tells, unless that reads a chunk of the prompt, or guessed tokens too.
+    """
+
+    columns: int
+    partial: bool
+    texts: WeakKeyDictionary[Any, int] = field(default_factory=WeakKeyDictionary)
+
+    def prompt(self, cache: Any, first: int, stop: int) -> int:
+        if cache is None:
+            return self.columns
+        if cache not in self.texts:
+            self.texts[cache] = self.columns if self.partial or first > 0 else stop
+        return self.texts[cache]
+
+
+@dataclass
 class Places:
     """Where the replies of one attached model begin."""
 
     _texts: WeakKeyDictionary[Any, _Text] = field(default_factory=WeakKeyDictionary)
-    _asked: threading.local = field(default_factory=threading.local)  # prompts of generate, innermost last
+    _asked: threading.local = field(default_factory=threading.local)  # calls of generate, innermost last
     _left: bool = False
 
     def reply(self, cache: Any, first: int, stop: int) -> int:
         """Column of the first generated token, for a pass that reads columns ``first`` to ``stop``."""
-        if prompts := getattr(self._asked, "prompts", None):
-            return prompts[-1]
+        if calls := getattr(self._asked, "calls", None):
+            return calls[-1].prompt(cache, first, stop)
         if cache is None:
             return stop
         text = self._texts.get(cache)
@@ -76,15 +96,18 @@ class Places:
 
         @functools.wraps(generate)
         def learning(*args, **kwargs):
-            if not hasattr(self._asked, "prompts"):
-                self._asked.prompts = []
+            if not hasattr(self._asked, "calls"):
+                self._asked.calls = []
             columns = _columns(args, kwargs)
             _check_length(module, columns, kwargs)
-            self._asked.prompts.append(columns)
+            given = kwargs.get("generation_config") or module.generation_config
+            guessing = ("prefill_chunk_size", "prompt_lookup_num_tokens", "assistant_early_exit")
+            other = any(kwargs.get(name, getattr(given, name, None)) is not None for name in guessing)
+            self._asked.calls.append(_Call(columns, other or kwargs.get("assistant_model") is not None))
             try:
                 said = generate(*args, **kwargs)
             finally:
-                self._asked.prompts.pop()
+                self._asked.calls.pop()
             if self._left:
                 raise RuntimeError(
                     "`with sparda.attach(...)` was left while generate still ran, so that its last "

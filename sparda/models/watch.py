@@ -211,7 +211,8 @@ def _attention(module, query, key, value, attention_mask, scaling=None, dropout=
             "both is served; use the model unattached"
         )
     interface.check_plain(key.shape[2], dropout, kwargs)
-    positions = torch.arange(query.shape[2], device=query.device).expand(len(query), -1)
+    first = key.shape[2] - query.shape[2]  # keys may stand in front of the text, as a prefix
+    positions = torch.arange(first, key.shape[2], device=query.device).expand(len(query), -1)
     attended = dense_attention(query, key, value, positions, scale=scaling).transpose(1, 2).contiguous()
     layer.queries, layer.keys, layer.values = query, key, value
     layer.attended, layer.scale = attended, scaling

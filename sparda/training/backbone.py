@@ -84,6 +84,8 @@ class Backbone:
 
     def __post_init__(self):
         self.layers = attention_layers(self.model)
+        if len(self.layers) < 2:
+            raise TypeError("a Forecast chooses one layer ahead, and this model has one layer; use 'query'")
         kinds = set(checked(self.model, looks_ahead=True))
         if len(kinds) > 1:
             raise TypeError(

@@ -162,7 +162,19 @@ def test_a_whole_peft_model_is_served_and_one_with_virtual_tokens_refused(tiny):
         sparda.Engine(tuned, sparsity=RULE, max_tokens=256)
 
 
-@pytest.mark.parametrize("how", ["in place", "data", "loaded", "an adapter switched off", "a hook"])
+CHANGES = [
+    "in place",
+    "data",
+    "loaded",
+    "an adapter switched off",
+    "a hook",
+    "a table",
+    "a scale",
+    "an activation",
+]
+
+
+@pytest.mark.parametrize("how", CHANGES)
 def test_weights_that_change_after_the_engine_was_made_are_noticed(tiny, how):
     model = tiny()
     if how == "an adapter switched off":
@@ -179,6 +191,12 @@ def test_weights_that_change_after_the_engine_was_made_are_noticed(tiny, how):
             weight.data.mul_(1.01)
         elif how == "loaded":
             model.load_state_dict({k: v + 0.01 for k, v in model.state_dict().items()})
+        elif how == "a table":
+            model.model.rotary_emb.inv_freq.mul_(0.5)
+        elif how == "a scale":
+            model.model.layers[1].self_attn.scaling *= 3
+        elif how == "an activation":
+            model.model.layers[1].mlp.act_fn = torch.nn.ReLU()
         elif how == "a hook":
             model.model.layers[1].mlp.up_proj.register_forward_hook(lambda m, a, out: 2 * out)
         else:
@@ -295,6 +313,40 @@ def _quiet():
     import contextlib
 
     return contextlib.nullcontext()
+
+
+def test_an_engine_is_used_while_its_model_is_attached_or_in_training_mode(tiny):
+    model = tiny()
+    engine = sparda.Engine(model, sparsity=RULE, max_tokens=256)
+    want = engine.generate(ids(40), max_new_tokens=3, stop=()).tokens
+    with sparda.attach(model.train(), sparsity=RULE):
+        assert engine.generate(ids(40), max_new_tokens=3, stop=()).tokens == want
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"stop": ["a"]}, "stop holds token ids"), ({"max_new_tokens": 2.5}, "max_new_tokens >= 1"),
+        ({"temperature": float("nan")}, "temperature must be >= 0"),
+    ],
+)  # fmt: skip
+def test_a_request_of_the_wrong_kind_is_refused(tiny, wrong, message):
+    model = tiny()
+    engine = sparda.Engine(model, sparsity=RULE, max_tokens=256)
+    with pytest.raises(ValueError, match=message):
+        engine.generate(ids(20), **{"max_new_tokens": 2} | wrong)
+    assert engine.generate(ids(20), max_new_tokens=2, stop=2).tokens
+    for longest in (0, 100.5):
+        with pytest.raises(ValueError, match="whole number of at least 1"):
+            sparda.Engine(model, sparsity=RULE, max_tokens=longest)
+
+
+def test_an_adapter_that_is_no_linear_map_is_told_to_be_merged(tiny):
+    peft = pytest.importorskip("peft")
+    model = tiny()
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["embed_tokens"]))
+    with pytest.raises(TypeError, match=r"merge_and_unload|embed_tokens"):
+        sparda.Engine(model.eval(), sparsity=RULE, max_tokens=256)
 
 
 def test_a_sliding_window_is_served_up_to_its_length_and_the_remedy_helps(tiny):

@@ -397,3 +397,9 @@ def test_a_hub_id_without_a_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConnectionError, match="pass its directory"):
         load("nobody/no-such-model")
+
+
+def test_an_adapter_folder_is_told_to_be_merged(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="merge the adapter"):
+        load(tmp_path)

@@ -86,6 +86,24 @@ def test_called_directly_chunks_belong_to_the_prompt_until_a_single_token_comes(
     torch.testing.assert_close(several[:, -1], one[:, -1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("way", ["virtual tokens", "a longer negative prompt", "a shorter negative prompt"])
+def test_with_decode_alone_a_first_token_is_the_models_own(tiny, ids, way):
+    """No generated token is read yet, so nothing may be sparse, whatever generate puts beside a text."""
+    model, more = tiny(), {}
+    if way == "virtual tokens":
+        peft = pytest.importorskip("peft")
+        config = peft.PromptTuningConfig(num_virtual_tokens=20, task_type="CAUSAL_LM")
+        model = peft.get_peft_model(model, config).eval()
+    else:
+        n = 200 if "longer" in way else 20
+        more = {"guidance_scale": 2.0, "negative_prompt_ids": ids(n, seed=1)}
+    asked = {"max_new_tokens": 1, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+    want = model.generate(input_ids=ids(100), **asked, **more).scores[0]
+    with sparda.attach(model, sparsity=RULE, phases="decode"):
+        got = model.generate(input_ids=ids(100), **asked, **more).scores[0]
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 def test_generate_is_the_models_own_again_afterwards(model):
     with sparda.attach(model, sparsity=RULE):
         assert "generate" in vars(model)
