@@ -82,7 +82,6 @@ class Engine:
             _warn_of_settings(model)
         decoder = model if given else from_hugging_face(model, max_tokens, check)
         self._origin = None if given else Origin.of(model)
-        self.ends = () if given else end_tokens(model)
         if decoder.device.type == "cuda":
             limits.check(decoder.head_dim, sparsity)
         sizes = (len(decoder.layers), decoder.embed.shape[1], decoder.n_kv_heads, decoder.head_dim)
@@ -94,6 +93,12 @@ class Engine:
         self.plan(1)  # refuses a cache that there is not, or that is too small
         self.graph = self._can_capture() if graph is None else graph
         self._session: Session | None = None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Tokens that end a reply, as the model's generation_config says now; none for a Decoder."""
+        model = self._origin and self._origin.model()
+        return end_tokens(model) if model is not None else ()
 
     def _check_combination(self) -> None:
         full, name, way = self.cache == "full", self.selector.name, self.transport.name

@@ -7,7 +7,7 @@ what a list of names promises.
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +25,7 @@ OTHERS = "use a selector that does not look ahead, such as 'query'"
 class Known(NamedTuple):
     """What a pass has told of a model: KV heads and their channels, and the rotation, of each layer."""
 
-    n_layers: int
+    state: list[tuple]
     heads: list[tuple[int, int]]
     rotaries: list[Rotary | None]
 
@@ -41,11 +41,12 @@ def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
     """
     layers = attention_layers(model)
     known = _KNOWN.get(layers[0])
-    if known is None or known.n_layers != len(layers):
+    state = [_state_of(m) for m in layers]
+    if known is None or known.state != state:
         found = watch(model)
         check_attention(found)
         heads = [(one.keys.shape[1], one.keys.shape[-1]) for one in found.layers]
-        known = _KNOWN[layers[0]] = Known(len(layers), heads, [one.rotary() for one in found.layers])
+        known = _KNOWN[layers[0]] = Known(state, heads, [one.rotary() for one in found.layers])
     if not looks_ahead:
         return []
     order = [layer_index(m) for m in layers]
@@ -68,6 +69,13 @@ def checked(model: nn.Module, *, looks_ahead: bool) -> list[Rotary]:
             f"position_embeddings); {OTHERS}"
         )
     return rotaries
+
+
+def _state_of(module: Any) -> tuple:
+    """What tells that a layer computes something else than it did: its class, its code, its settings."""
+    plain = {k: v for k, v in vars(module).items() if isinstance(v, bool | int | float | str)}
+    plain.pop("training", None)
+    return id(module), type(module), id(vars(module).get("forward")), repr(plain)
 
 
 def check_attention(found: Pass) -> None:

@@ -81,6 +81,13 @@ def test_what_generate_would_do_to_the_tokens_besides_is_said(tiny, name, value,
         sparda.Engine(model, sparsity=RULE, max_tokens=256)
 
 
+def test_an_end_that_is_set_after_the_engine_was_made_counts(tiny, free):
+    model = tiny()
+    engine = sparda.Engine(model, sparsity=RULE, max_tokens=256)
+    model.generation_config.eos_token_id = free[3]
+    assert engine.generate(ids(80), max_new_tokens=24).tokens[0] == free[: free.index(free[3]) + 1]
+
+
 def test_a_random_decoder_has_no_end(make):
     assert make().ends == ()
 

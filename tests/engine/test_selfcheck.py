@@ -10,6 +10,7 @@ import torch
 import sparda
 from sparda.engine.check import check_decoder
 from sparda.engine.weights import from_hugging_face
+from sparda.models.watch import differs
 from sparda.spec import Sparsity
 
 transformers = pytest.importorskip("transformers")
@@ -364,3 +365,31 @@ def test_a_branch_that_adds_little_is_compared_by_itself(tiny):
             layer.mlp.down_proj.weight.mul_(1e-3)
     with pytest.raises(TypeError, match=r"layers\.0\.mlp otherwise"):
         sparda.Engine(model, sparsity=RULE, max_tokens=256)
+
+
+def test_one_huge_row_hides_no_other():
+    """Real models have a first token whose states are a hundred times those of the others."""
+    theirs = torch.ones(5, 8)
+    theirs[0] *= 1e5
+    ours = theirs.clone()
+    assert not differs(ours * (1 + 1e-4), theirs, 2e-3)
+    ours[3] += 0.1
+    assert differs(ours, theirs, 2e-3)
+
+
+def test_an_attached_model_is_checked_again_when_its_layers_change(tiny):
+    model = tiny()
+    with sparda.attach(model, sparsity=RULE):
+        pass
+    own = model.model.layers[1].self_attn.forward
+    model.model.layers[1].self_attn.forward = lambda *a, **k: (own(*a, **k)[0] + 1, None)
+    with sparda.attach(model, sparsity=RULE):
+        pass  # the module adds one in both
+    for layer in model.model.layers:
+        layer.self_attn.is_causal = False
+    model.config._attn_implementation = "sdpa"
+    with (
+        pytest.raises(TypeError, match=r"plain causal attention|causal"),
+        sparda.attach(model, sparsity=RULE),
+    ):
+        pass
